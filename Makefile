@@ -1,0 +1,39 @@
+# Every target sets itself up in .venv: `make demo` and `make test` are all a fresh machine needs.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint test-slow bench clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(INSTALLED) ## Create .venv and install labelwise with everything its tests need
+
+# uv installs the same packages as pip in a tenth of the time and hard-links them from its cache.
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## Show the main job end to end
+	$(BIN)/labelwise complexity --head hsq --backbone resnet10t --size 576 --labels 80
+
+test: lint ## Lint, type-check and run the tests
+	$(BIN)/pytest -n 2
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(INSTALLED) ## Also run the tests that take minutes
+	$(BIN)/pytest -n 2 -m slow
+
+bench: $(INSTALLED) ## Compare the heads' speed with other implementations, in one run
+	$(BIN)/python benchmarks/heads.py
+
+clean: ## Remove what the targets made
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache

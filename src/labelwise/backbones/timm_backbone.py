@@ -1,0 +1,109 @@
+"""Any timm model as a backbone: images [B, 3, H, W] -> one feature map [B, C, h, w]."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+import timm
+from torch import Tensor, nn
+
+from labelwise.backbones.weights import fetch_weights
+from labelwise.config import Config
+from labelwise.errors import LabelwiseError
+from labelwise.preprocessing import ImageSize, Preprocessing
+
+
+class BackboneConfig(Config):
+    name: str  # as timm spells it, with or without a tag for the weights
+    stage: int = -1  # which feature map: -1 is the last, -2 the one before
+    size: ImageSize | None = None  # input size in pixels; None: the one the weights were trained at
+
+
+def list_backbones(pattern: str = "*") -> list[str]:
+    """Names of timm's models that match a wildcard pattern.
+
+    >>> list_backbones("tresnet_[ml]")
+    ['tresnet_l', 'tresnet_m']
+    """
+    names: list[str] = timm.list_models(pattern)
+    return names
+
+
+class Backbone(nn.Module):
+    """The map comes from `forward_intermediates`, which all families of timm share: no surgery on attributes."""
+
+    def __init__(self, config: BackboneConfig, weights: str = "none") -> None:
+        """`weights`: none, hub, package, auto (package if installed, else hub) or the path of a file."""
+        super().__init__()
+        pretrained = _known_pretrained_config(config.name)
+        size = config.size or pretrained.input_size[-1]
+        self.config = config.model_copy(update={"size": size})
+        self.model = _create(config.name, size, pretrained.fixed_input_size, weights)
+        stages = [stage["num_chs"] for stage in _feature_info(self.model, config.name)]
+        if not -len(stages) <= config.stage < len(stages):
+            raise LabelwiseError(f"backbone {config.name!r} has no stage {config.stage}; it has {len(stages)} stages")
+        stage = config.stage % len(stages)
+        # EfficientNet and its kin end in a 1x1 convolution that belongs to no stage. The features that the weights were
+        # trained for come after it: for the last stage take the network's final map, which is NCHW in those families.
+        self.ends_in_projection = stage == len(stages) - 1 and stages[-1] != self.model.num_features
+        if self.ends_in_projection:
+            self.indices = [stage]
+            self.channels = int(self.model.num_features)
+            self.model.reset_classifier(0, "")
+        else:
+            # Layers behind the chosen map would only cost memory, and stop DDP for want of a gradient.
+            self.indices = self.model.prune_intermediate_layers([stage], prune_norm=False, prune_head=True)
+            self.channels = int(stages[stage])
+        for rest in ("head", "fc", "fc_norm", "classifier"):  # norms that some families keep beside the classifier
+            if isinstance(module := getattr(self.model, rest, None), nn.Module):
+                module.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.ends_in_projection:
+            final: Tensor = self.model.forward_intermediates(images, indices=self.indices)[0]
+            return final
+        options: dict[str, Any] = {"norm": True, "output_fmt": "NCHW", "intermediates_only": True}
+        maps: list[Tensor] = self.model.forward_intermediates(images, indices=self.indices, **options)
+        return maps[0]
+
+    def preprocessing(self) -> Preprocessing:
+        """What the weights expect of a picture; pictures are squashed to a square, which cuts no object off."""
+        expected = timm.data.resolve_model_data_config(self.model)
+        return Preprocessing(
+            size=self.config.size or expected["input_size"][-1],
+            mean=expected["mean"],
+            std=expected["std"],
+            interpolation="bicubic" if expected["interpolation"] == "bicubic" else "bilinear",
+        )
+
+
+def _known_pretrained_config(name: str) -> Any:
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), n=3)
+        guess = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+        raise LabelwiseError(f"unknown backbone {name!r}; {guess}List them with: labelwise backbones 'resnet*'")
+    _, _, tag = name.partition(".")
+    tags = [full.partition(".")[2] for full in timm.list_pretrained(name.partition(".")[0] + ".*")]
+    if tag and tag not in tags:
+        raise LabelwiseError(f"backbone {name!r} has no weights {tag!r}; it has: {', '.join(tags) or 'none'}")
+    return timm.get_pretrained_cfg(name)
+
+
+def _create(name: str, size: int, fixed_input_size: bool, weights: str) -> Any:
+    """The timm model; where its input size is fixed at creation, built for `size` and as flexible as it can be."""
+    if not fixed_input_size:
+        return fetch_weights(name, weights, {})
+    for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
+        try:
+            return fetch_weights(name, weights, {"img_size": size, **flexible})
+        except TypeError as error:  # families spell this option differently; a constructor refuses others'
+            refusal = error
+    raise refusal
+
+
+def _feature_info(model: Any, name: str) -> list[dict[str, Any]]:
+    if not hasattr(model, "forward_intermediates"):
+        raise LabelwiseError(f"backbone {name!r} cannot give feature maps (no forward_intermediates in timm)")
+    info = model.feature_info
+    return list(getattr(info, "info", info))

@@ -1,0 +1,50 @@
+"""The `labelwise` command. Each subcommand lives in its own module and is imported only when it is called, so that
+`labelwise --help` does not wait for PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+from cyclopts import App, CycloptsError
+
+from labelwise.errors import LabelwiseError
+
+app = App(
+    name="labelwise",
+    help="Multi-label image classification: every label that applies, how sure it is, and where it looked.",
+    version=lambda: version("labelwise"),
+    help_format="plaintext",
+)
+app.command(
+    "labelwise.cli.data:app", name="data", help="Inspect, split, convert or fetch a dataset, or make the sample set."
+)
+app.command("labelwise.cli.listing:heads", name="heads", help="List the heads, or show every option of one.")
+app.command("labelwise.cli.listing:backbones", name="backbones", help="List the backbones that match a pattern.")
+app.command(
+    "labelwise.cli.complexity:complexity", name="complexity", help="Count a model's parameters and multiply-adds."
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(f"{' '.join(str(error).split())} See: labelwise --help")
+    except LabelwiseError as error:
+        _fail(str(error))
+    except FileNotFoundError as error:
+        _fail(f"no such file or folder: {error.filename}")
+    except PermissionError as error:
+        _fail(f"no permission for {error.filename}")
+    except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        raise SystemExit(130) from None
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2)

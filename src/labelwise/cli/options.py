@@ -1,0 +1,28 @@
+"""`--set option=value`: any option of a head on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from labelwise.errors import LabelwiseError
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Values are read as YAML, so numbers, booleans, null and lists come out as such.
+
+    >>> parse_options(["shared_experts=4", "widths=[64, 16]", "dim=null"])
+    {'shared_experts': 4, 'widths': [64, 16], 'dim': None}
+    """
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise LabelwiseError(f"--set {pair!r}: write it as OPTION=VALUE, for example --set shared_experts=4")
+        try:
+            options[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise LabelwiseError(f"--set {pair!r}: cannot read the value {value!r}") from None
+    return options

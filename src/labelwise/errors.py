@@ -1,0 +1,31 @@
+"""One exception for everything a user can fix, and the words that help to fix it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LabelwiseError(Exception):
+    """A mistake the user can fix, told in one line that names the fix. The command line prints it and exits 2."""
+
+
+def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
+    """An error for a misspelt name: proposes the nearest valid one and lists them all.
+
+    >>> str(unknown_name("head", "hsqq", ["gap", "hsq"]))
+    "unknown head 'hsqq'; did you mean 'hsq'? (gap, hsq)"
+    """
+    choices = list(valid)
+    near = get_close_matches(name, choices, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return LabelwiseError(f"unknown {kind} {name!r}; {guess}({', '.join(choices)})")
+
+
+def missing_extra(package: str, extra: str) -> LabelwiseError:
+    """An error for an optional dependency that is not installed.
+
+    >>> str(missing_extra("onnxruntime", "onnx"))
+    "this needs the package 'onnxruntime'; install it with: pip install 'labelwise[onnx]'"
+    """
+    return LabelwiseError(f"this needs the package {package!r}; install it with: pip install 'labelwise[{extra}]'")

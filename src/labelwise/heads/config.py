@@ -1,0 +1,107 @@
+"""Typed options of the heads, one small config per part.
+
+Option names are unique across the five parts of a query head, so that a user writes `shared_experts=16` instead of
+`experts.shared_experts=16`; `tests/heads/test_registry.py` keeps them unique.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from labelwise.config import Config
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TokensConfig(Config):
+    """Backbone map [B, C, H, W] -> tokens [B, T, D]."""
+
+    dim: PositiveInt | None = None  # D; None: as many as the backbone's channels, the papers' choice
+    token_relu: bool = False  # ReLU after the projection (ML-Decoder)
+    # 2-D sine positions: none, added once to the tokens (standard transformer), or to every attention's keys (DETR)
+    positions: Literal["none", "input", "keys"] = "none"
+    encoder_layers: NonNegativeInt = 0  # N_e
+
+
+class QueriesConfig(Config):
+    """Where the K queries come from."""
+
+    queries: Literal["learnable", "random", "words"] = "learnable"
+    groups: PositiveInt | None = None  # K; None: one query per label. More groups than labels: one per label
+    group_seed: int | None = 0  # deals the labels into groups at random; None: in the given order
+    word_dim: PositiveInt | None = None  # length of the word vectors, when queries or classifier use them
+
+
+class DecoderConfig(Config):
+    """N_d layers of (first block) -> cross-attention -> feed-forward. Encoder layers share heads, widths, dropout."""
+
+    decoder_layers: PositiveInt = 1  # N_d
+    # What stands before the cross-attention: nothing; the queries' self-attention; or, as in ML-Decoder's reference
+    # code, only the residual and the norm that self-attention leaves behind when it is taken out: norm(q + dropout(q)).
+    first_block: Literal["none", "self-attention", "identity"] = "none"
+    # input: the queries are the decoder's input; position: the stream starts at zero and the queries are added to the
+    # query side of every attention (DETR, Q2L)
+    query_role: Literal["input", "position"] = "input"
+    final_norm: bool = False
+    attention_heads: PositiveInt = 8
+    feedforward: PositiveInt | None = None  # hidden width; None: feedforward_ratio x D
+    feedforward_ratio: PositiveFloat = 4.0
+    dropout: Probability = 0.1
+
+
+class ExpertsConfig(Config):
+    """What refines each query's vector before classification."""
+
+    experts: Literal["none", "hybrid", "linear"] = "none"
+    widths: tuple[PositiveInt, ...] = Field(default=(64, 16), min_length=1)  # d_o of each layer
+    shared_experts: NonNegativeInt = 16  # n_s
+    task_experts: NonNegativeInt = 1  # n_t
+    wiring: Literal["paper", "progressive"] = "paper"
+    gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
+    expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
+    activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"
+    shared_stream: bool = False  # also compute the last layer's shared output O_s, which the logits never read
+
+    @model_validator(mode="after")
+    def _some_expert(self) -> Self:
+        if self.shared_experts == 0 and self.task_experts == 0:
+            raise ValueError("shared_experts and task_experts cannot both be 0")
+        return self
+
+
+class ClassifierConfig(Config):
+    """K refined queries -> N logits."""
+
+    # group: own weights for every query (with one query per label: one vector per label); shared: the same weights for
+    # every query; words: weights made from the labels' word vectors (ML-Decoder eq. 6)
+    classifier: Literal["group", "shared", "words"] = "group"
+    classifier_hidden: PositiveInt | None = None  # a number: an MLP with that hidden layer
+
+
+class QueryHeadConfig(Config):
+    kind: Literal["query"] = "query"
+    tokens: TokensConfig = TokensConfig()
+    queries: QueriesConfig = QueriesConfig()
+    decoder: DecoderConfig = DecoderConfig()
+    experts: ExpertsConfig = ExpertsConfig()
+    classifier: ClassifierConfig = ClassifierConfig()
+
+
+class GapConfig(Config):
+    """Global average pooling and a linear layer: the baseline."""
+
+    kind: Literal["gap"] = "gap"
+    dropout: Probability = 0.0
+
+
+class CsraConfig(Config):
+    """Class-specific residual attention (Zhu & Wu, ICCV 2021)."""
+
+    kind: Literal["csra"] = "csra"
+    residual_weight: float = Field(default=0.1, ge=0)  # lambda of eq. 5
+    residual_heads: Literal[1, 2, 4, 6, 8] = 1  # how many temperatures (section 3.5)
+
+
+HeadConfig = QueryHeadConfig | GapConfig | CsraConfig

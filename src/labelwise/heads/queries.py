@@ -1,0 +1,60 @@
+"""Part 2 of a query head: K query vectors [K, D], and which of them serves which label (`label_slots`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelwise.heads.config import QueriesConfig
+
+
+def label_slots(labels: int, seed: int | None) -> Tensor:
+    """Deals N labels to the slots of the groups: label i gets slot [i], and slot s belongs to query s // g.
+
+    >>> label_slots(4, seed=None)
+    tensor([0, 1, 2, 3])
+    >>> sorted(label_slots(4, seed=0).tolist())
+    [0, 1, 2, 3]
+    """
+    if seed is None:
+        return torch.arange(labels)
+    return torch.randperm(labels, generator=torch.Generator().manual_seed(seed))
+
+
+def words_by_slot(word_vectors: Tensor, slots: Tensor, total: int) -> Tensor:
+    """Word vectors [N, d_w] of the labels in the order of the slots, zeros where a slot is empty: [K * g, d_w]."""
+    return word_vectors.new_zeros(total, word_vectors.shape[1]).index_copy(0, slots, word_vectors)
+
+
+class Queries(nn.Module):
+    """Vectors of our own: learnable, or drawn once and kept fixed (ML-Decoder section 2.3.2)."""
+
+    def __init__(self, number: int, dim: int, learnable: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(number, dim), requires_grad=learnable)
+
+    def forward(self, words: Tensor | None) -> Tensor:
+        return self.weight
+
+
+class WordQueries(nn.Module):
+    """A projection of word vectors. In groups, each query is the concatenation of its labels' projections (eq. 5)."""
+
+    def __init__(self, word_dim: int, dim: int, group_size: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.group_size = group_size
+        # D / g numbers for each label; where g does not divide D the rest of the query stays zero
+        self.project = nn.Linear(word_dim, dim // group_size, bias=False)  # W_a
+
+    def forward(self, words: Tensor) -> Tensor:  # [K * g, d_w] -> [K, D]
+        parts = self.project(words).unflatten(0, (-1, self.group_size)).flatten(1)  # [K, g * (D // g)]
+        return F.pad(parts, (0, self.dim - parts.shape[1]))
+
+
+def create_queries(number: int, dim: int, group_size: int, config: QueriesConfig) -> Queries | WordQueries:
+    if config.queries == "words":
+        assert config.word_dim is not None
+        return WordQueries(config.word_dim, dim, group_size)
+    return Queries(number, dim, learnable=config.queries == "learnable")

@@ -1,0 +1,126 @@
+"""A model on disk: a folder with `model.safetensors`, `config.json` and a `README.md` card. Loading runs no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from labelwise.errors import LabelwiseError
+from labelwise.model_config import ModelConfig
+
+FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a new folder beside the target and swap at the end: a crash leaves the old or the new one."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise LabelwiseError(f"{str(folder)!r} exists and is no model folder; choose another folder or empty it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        fresh.chmod(0o755)  # mkdtemp keeps others out, a model folder need not
+        write(fresh)
+        if folder.exists():
+            old = fresh.with_name(fresh.name + "-old")
+            os.replace(folder, old)
+            os.replace(fresh, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_files(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
+    content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
+    (folder / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(_card(config), encoding="utf-8")
+
+
+def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
+    """Where the model was found, its config and its tensors."""
+    folder = find_folder(source, **hub_options)
+    config = _read_config(folder)
+    try:
+        return folder, config, load_file(folder / WEIGHTS)
+    except FileNotFoundError:
+        raise LabelwiseError(f"{str(folder)!r} has no {WEIGHTS}; copy the whole model folder") from None
+    except SafetensorError as error:
+        raise LabelwiseError(f"{str(folder / WEIGHTS)!r} is damaged ({error}); copy the model folder again") from None
+
+
+def find_folder(source: str | Path, **hub_options: Any) -> Path:
+    """The folder that holds the model: `source` itself, `model/` of a run folder, or a hub repository's snapshot."""
+    path = Path(source)
+    for candidate in (path, path / "model"):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if path.exists():
+        raise LabelwiseError(f"{str(source)!r} holds no model: neither {CONFIG} nor model/{CONFIG} is there")
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=[CONFIG, WEIGHTS, CARD], **hub_options))
+    except HFValidationError:
+        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise LabelwiseError(
+            f"no model {str(source)!r}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+        ) from None
+
+
+def _read_config(folder: Path) -> ModelConfig:
+    where = str(folder / CONFIG)
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+    made_with = content.pop("made_with", {})
+    if content.pop("format") > FORMAT:
+        newer = made_with.get("labelwise", "?") if isinstance(made_with, dict) else "?"
+        raise LabelwiseError(
+            f"{str(folder)!r} was made by a newer labelwise ({newer}, this is {version('labelwise')}); "
+            "upgrade with: pip install -U labelwise"
+        )
+    return ModelConfig.parse(content, where)
+
+
+def _card(config: ModelConfig) -> str:
+    shown = ", ".join(config.labels[:50]) + (" …" if len(config.labels) > 50 else "")
+    picture = config.preprocessing
+    return f"""---
+library_name: labelwise
+pipeline_tag: image-classification
+tags: [multi-label, labelwise]
+---
+# {config.backbone.name} with {len(config.labels)} labels
+
+A {config.task} image classifier made with [labelwise](https://github.com/labelwise/labelwise).
+
+- Backbone: `{config.backbone.name}` (timm), stage {config.backbone.stage}
+- Input: {picture.size} x {picture.size} pixels, {picture.resize}, mean {picture.mean}, std {picture.std}
+- Labels: {shown}
+
+```python
+import labelwise as lw
+
+model = lw.load_model("this folder or its hub id")
+```
+"""

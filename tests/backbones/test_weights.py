@@ -1,0 +1,102 @@
+"""Weights from a file, from an installed package and from a hub that cannot be reached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from labelwise.backbones import Backbone, BackboneConfig, read_state_dict
+from labelwise.backbones.weights import PACKAGES
+from labelwise.errors import LabelwiseError
+
+RESNET = BackboneConfig(name="resnet10t", size=64)
+
+
+def features_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model.eval().forward_features(x)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pth", "wrapped"])
+def test_a_local_file_with_a_classifier_of_its_own(kind: str, tmp_path: Path) -> None:
+    source = timm.create_model("resnet10t", num_classes=7)
+    path = tmp_path / f"weights.{'safetensors' if kind == 'safetensors' else 'pth'}"
+    if kind == "safetensors":
+        save_file(source.state_dict(), path)
+    else:
+        state = source.state_dict()
+        torch.save({"state_dict": state, "epoch": 3} if kind == "wrapped" else state, path)
+    x = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(Backbone(RESNET, str(path)).eval()(x), features_of(source, x))
+
+
+def test_a_vit_file_is_fitted_to_another_image_size(tmp_path: Path) -> None:
+    save_file(timm.create_model("vit_tiny_patch16_224").state_dict(), tmp_path / "vit.safetensors")
+    backbone = Backbone(BackboneConfig(name="vit_tiny_patch16_224", size=96), str(tmp_path / "vit.safetensors"))
+    assert backbone(torch.randn(1, 3, 96, 96)).shape == (1, 192, 6, 6)
+
+
+@pytest.mark.parametrize("name", ["tf_efficientnet_lite0", "tf_efficientnet_lite2"])
+def test_weights_packages_are_pretrained(name: str) -> None:
+    """Statistics of a trained network in every norm: a file that was not loaded, or only in part, has none."""
+    package, _ = PACKAGES[name]
+    pytest.importorskip(package)
+    backbone = Backbone(BackboneConfig(name=name, size=64), "package").eval()
+    automatic = Backbone(BackboneConfig(name=name, size=64), "auto").eval()
+    x = torch.rand(2, 3, 64, 64)
+    torch.testing.assert_close(backbone(x), automatic(x))
+    norms = [m for n, m in backbone.named_modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert all(norm.running_var.min() >= 0 and not norm.running_mean.eq(0).all() for norm in norms)
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "message"),
+    [
+        (RESNET, "missing.pth", r"no weights file 'missing.pth'; give a path, or one of: auto, hub, package, none"),
+        (RESNET, "package", "no package carries weights for 'resnet10t'; these have one: tf_efficientnet_lite0"),
+        (BackboneConfig(name="nf_resnet26"), "hub", "no pretrained weights for 'nf_resnet26'"),
+    ],
+)
+def test_mistakes_are_named(config: BackboneConfig, weights: str, message: str) -> None:
+    with pytest.raises(LabelwiseError, match=message):
+        Backbone(config, weights)
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    save_file({"conv1.weight": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(LabelwiseError, match="do not fit backbone 'resnet10t'"):
+        Backbone(RESNET, str(tmp_path / "other.safetensors"))
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+@pytest.mark.parametrize("content", ["hostile", "garbage", "empty"])
+def test_files_that_are_not_plain_tensors_are_refused(content: str, tmp_path: Path, monkeypatch: object) -> None:
+    path = tmp_path / "bad.pth"
+    if content == "hostile":
+        torch.save({"weight": Hostile()}, path)
+    else:
+        path.write_bytes(b"not a checkpoint" if content == "garbage" else b"")
+    with pytest.raises(LabelwiseError, match="not a file of plain tensors"):
+        read_state_dict(path)
+    assert not Path("executed").exists()
+
+
+def test_no_hub_says_what_else_there_is(tmp_path: Path) -> None:
+    """A real process with the hub switched off and an empty cache, as on a machine without internet."""
+    script = (
+        "import labelwise as lw\ntry: lw.create_model('resnet10t', 'gap', 3)\nexcept lw.LabelwiseError as e: print(e)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert "cannot download the weights of 'resnet10t'" in done.stdout, done.stderr
+    assert "weights='none'" in done.stdout

@@ -1,0 +1,113 @@
+"""What every head must do. A preset's test is a subclass that names it: see test_presets.py."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+from labelwise import heads
+from labelwise.errors import LabelwiseError
+
+# Prime numbers that are no layer's width, so that a tensor's shape tells whether it is indexed by label.
+LABELS = 13
+CHANNELS = 24
+
+
+class HeadKit:
+    name: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+
+    def head(self, labels: int = LABELS, **more: Any) -> heads.Head:
+        torch.manual_seed(1)
+        return heads.create(self.name, in_features=CHANNELS, labels=labels, **self.options, **more).eval()
+
+    def test_one_logit_for_each_label(self) -> None:
+        head = self.head()
+        assert head(torch.randn(3, CHANNELS, 4, 5)).shape == (3, LABELS)
+
+    def test_tokens_give_the_same_as_the_map(self) -> None:
+        head, x = self.head(), torch.randn(2, CHANNELS, 3, 4)
+        tokens = x.flatten(2).transpose(1, 2)
+        torch.testing.assert_close(head(tokens), head(x))
+
+    @pytest.mark.parametrize("grid", [(1, 1), (2, 7), (14, 14)])
+    def test_any_resolution(self, grid: tuple[int, int]) -> None:
+        assert self.head()(torch.randn(2, CHANNELS, *grid)).isfinite().all()
+
+    def test_images_do_not_influence_each_other(self) -> None:
+        head, x = self.head(), torch.randn(4, CHANNELS, 4, 4)
+        torch.testing.assert_close(head(x)[2:3], head(x[2:3]), atol=1e-5, rtol=1e-4)
+
+    def test_a_gradient_reaches_every_trainable_parameter_and_the_input(self) -> None:
+        head = self.head().train()
+        x = torch.randn(8, CHANNELS, 4, 4, requires_grad=True)
+        head(x).square().sum().backward()
+        without = [n for n, p in head.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+        assert without == []
+        assert x.grad is not None
+        assert x.grad.any()
+
+    def test_permuted_labels_give_permuted_logits(self) -> None:
+        head, x, order = self.head(), torch.randn(2, CHANNELS, 4, 4), torch.randperm(LABELS)
+        before = head(x)
+        head.load_state_dict({name: self.permuted(name, t, order) for name, t in head.state_dict().items()})
+        torch.testing.assert_close(head(x), before[:, order], atol=1e-5, rtol=1e-4)
+
+    def permuted(self, name: str, tensor: Tensor, order: Tensor) -> Tensor:
+        """A tensor of the state dict for labels in another order."""
+        return tensor.index_select(tensor.shape.index(LABELS), order) if LABELS in tensor.shape else tensor
+
+    def test_state_dict_round_trip(self) -> None:
+        head, other, x = self.head(), self.head(), torch.randn(2, CHANNELS, 4, 4)
+        for parameter in other.parameters():
+            torch.nn.init.normal_(parameter)
+        other.load_state_dict(head.state_dict())
+        assert torch.equal(other(x), head(x))
+
+    def test_deepcopy_is_independent(self) -> None:
+        head, x = self.head(), torch.randn(2, CHANNELS, 4, 4)
+        before = head(x)
+        twin = copy.deepcopy(head)
+        for parameter in twin.parameters():
+            torch.nn.init.zeros_(parameter.data)
+        assert torch.equal(head(x), before)
+
+    def test_compiles_as_one_graph(self) -> None:
+        head, x = self.head(), torch.randn(2, CHANNELS, 4, 4)
+        compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), head(x), atol=1e-5, rtol=1e-4)
+
+    def test_exports_with_any_batch_and_image_size(self) -> None:
+        head = self.head()
+        sizes = {0: Dim("batch", max=64), 2: Dim("height", max=64), 3: Dim("width", max=64)}
+        program = torch.export.export(head, (torch.randn(2, CHANNELS, 4, 5),), dynamic_shapes=(sizes,))
+        x = torch.randn(3, CHANNELS, 7, 6)
+        torch.testing.assert_close(program.module()(x), head(x), atol=1e-5, rtol=1e-4)
+
+    def test_bf16_autocast_stays_close(self) -> None:
+        head, x = self.head().train(), torch.randn(4, CHANNELS, 4, 4)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = head.eval()(x)
+            head.train()(x).float().sum().backward()
+        exact = head.eval()(x)
+        assert (logits.float() - exact).abs().max() < 0.05 * exact.abs().max() + 0.05
+
+    def test_details_agree_with_forward(self) -> None:
+        head, x = self.head(), torch.randn(2, CHANNELS, 3, 5)
+        details = head.details(x)
+        torch.testing.assert_close(details.logits, head(x))
+        if details.attention_layers:
+            maps = details.label_attention
+            assert maps.shape == (2, LABELS, 3, 5)
+            torch.testing.assert_close(maps.sum(dim=(2, 3)), torch.ones(2, LABELS))
+
+    def test_wrong_shapes_are_refused(self) -> None:
+        wrong: list[Tensor] = [torch.randn(2, CHANNELS + 1, 4, 4), torch.randn(2, CHANNELS)]
+        for x in wrong:
+            with pytest.raises(LabelwiseError, match=rf"\[B, {CHANNELS}, H, W\]"):
+                self.head()(x)

@@ -1,0 +1,138 @@
+"""Every preset, and the mixtures no paper has, through the same kit."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from head_kit import CHANNELS, LABELS, HeadKit
+from labelwise import heads
+from labelwise.errors import LabelwiseError
+
+SMALL: dict[str, Any] = {"dim": 16, "attention_heads": 2}
+
+
+class TestGap(HeadKit):
+    name = "gap"
+
+
+class TestCsra(HeadKit):
+    name = "csra"
+    options: ClassVar = {"residual_heads": 4}
+
+
+class TestTransformerDecoder(HeadKit):
+    name = "transformer-decoder"
+    options: ClassVar = SMALL
+
+
+class TestMlDecoder(HeadKit):
+    name = "ml-decoder"
+    options: ClassVar = SMALL
+
+
+class TestMlDecoderInGroups(HeadKit):
+    name = "ml-decoder"
+    options: ClassVar = {**SMALL, "groups": 5}
+
+
+class TestHsq(HeadKit):
+    name = "hsq"
+    options: ClassVar = {**SMALL, "shared_experts": 3, "widths": (8, 6)}
+
+
+class TestHsqProgressive(HeadKit):
+    name = "hsq"
+    options: ClassVar = {**SMALL, "shared_experts": 3, "task_experts": 2, "widths": (8, 6, 4), "wiring": "progressive"}
+
+    def permuted(self, name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """The shared gate weighs every label's experts, two of them each, before the shared ones."""
+        if "shared_gate" in name:
+            own = tensor[: 2 * LABELS].unflatten(0, (LABELS, 2))[order].flatten(0, 1)
+            return torch.cat((own, tensor[2 * LABELS :]))
+        return super().permuted(name, tensor, order)
+
+
+class TestHsqMlpGatesExpertsClassifier(HeadKit):
+    name = "hsq"
+    options: ClassVar = {
+        **SMALL,
+        "shared_experts": 3,
+        "widths": (8, 6),
+        "gate_hidden": 9,
+        "expert": "mlp",
+        "classifier_hidden": 10,
+        "activation": "gelu",
+    }
+
+
+class TestHsqInGroups(HeadKit):
+    name = "hsq"
+    options: ClassVar = {**SMALL, "groups": 5, "shared_experts": 3, "widths": (8, 6)}
+
+
+class TestHsqLinear(HeadKit):
+    name = "hsq-linear"
+    options: ClassVar = {**SMALL, "widths": (8, 6)}
+
+
+class TestQ2l(HeadKit):
+    name = "q2l"
+    options: ClassVar = SMALL
+
+    def test_tokens_give_the_same_as_the_map(self) -> None:
+        """Q2L's 2-D positions need the map: tokens alone do not say where they were."""
+        with pytest.raises(LabelwiseError, match="give it the map"):
+            self.head()(torch.randn(2, 12, CHANNELS))
+
+
+class TestWordQueries(HeadKit):
+    """ML-Decoder's zero-shot form: word vectors as queries, one shared classifier."""
+
+    name = "ml-decoder"
+    options: ClassVar = {**SMALL, "queries": "words", "classifier": "shared", "word_vectors": torch.randn(LABELS, 10)}
+
+
+class TestGroupedWordQueries(HeadKit):
+    """Appendix B: queries by eq. 5, classifier by eq. 6. Three labels a group do not divide a dim of 16."""
+
+    name = "ml-decoder"
+    options: ClassVar = {
+        **SMALL,
+        "groups": 5,
+        "queries": "words",
+        "classifier": "words",
+        "word_vectors": torch.randn(LABELS, 10),
+    }
+
+
+class TestHsqOnWords(HeadKit):
+    name = "hsq"
+    options: ClassVar = {
+        **SMALL,
+        "queries": "words",
+        "classifier": "shared",
+        "task_experts": 0,
+        "shared_experts": 3,
+        "widths": (8, 6),
+        "word_vectors": torch.randn(LABELS, 10),
+    }
+
+
+def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
+    """The kit checks that each head is one graph; this one generates code for it and trains through it."""
+    head = TestHsq().head()
+    x = torch.randn(4, CHANNELS, 4, 4)
+    head(x).square().sum().backward()
+    eager = [p.grad.clone() for p in head.parameters() if p.grad is not None]
+    head.zero_grad()
+    torch.compile(head, fullgraph=True)(x).square().sum().backward()
+    for parameter, expected in zip((p for p in head.parameters() if p.grad is not None), eager, strict=True):
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_every_preset_is_in_the_kit() -> None:
+    covered = {kit.name for kit in HeadKit.__subclasses__()}
+    assert covered == set(heads.list_heads())
