@@ -1,0 +1,40 @@
+"""Multi-label losses: pure functions of logits [B, N] and targets [B, N], the same as modules, and `create(name)`.
+
+Targets are 1, 0, -1 (unknown) or soft values in [0, 1]. Everything is computed in float32 (float64 for float64 logits).
+"""
+
+from labelwise.losses.comparing import softmax_cross_entropy, two_way
+from labelwise.losses.entrywise import asymmetric, bce, focal
+from labelwise.losses.modules import (
+    BCE,
+    SPLC,
+    Asymmetric,
+    Focal,
+    Hill,
+    Loss,
+    SoftmaxCrossEntropy,
+    TwoWay,
+    create,
+    list_losses,
+)
+from labelwise.losses.robust import hill, splc
+
+__all__ = [
+    "BCE",
+    "SPLC",
+    "Asymmetric",
+    "Focal",
+    "Hill",
+    "Loss",
+    "SoftmaxCrossEntropy",
+    "TwoWay",
+    "asymmetric",
+    "bce",
+    "create",
+    "focal",
+    "hill",
+    "list_losses",
+    "softmax_cross_entropy",
+    "splc",
+    "two_way",
+]

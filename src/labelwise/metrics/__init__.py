@@ -1,0 +1,28 @@
+"""Multi-label metrics. Pure functions on scores [M, N] and targets [M, N] in {1, 0, -1}; a streaming class on top.
+
+All values are fractions from 0 to 1; `MultiLabelScores.as_dict()` gives the percentages that reports show.
+"""
+
+from labelwise.metrics.precision_recall import (
+    PrecisionRecall,
+    f1_at_k,
+    precision_recall,
+    top_k_accuracy,
+    top_k_precision_recall,
+)
+from labelwise.metrics.ranking import average_precision, mean_average_precision
+from labelwise.metrics.streaming import MultiLabelMetrics
+from labelwise.metrics.summary import MultiLabelScores, multilabel_scores
+
+__all__ = [
+    "MultiLabelMetrics",
+    "MultiLabelScores",
+    "PrecisionRecall",
+    "average_precision",
+    "f1_at_k",
+    "mean_average_precision",
+    "multilabel_scores",
+    "precision_recall",
+    "top_k_accuracy",
+    "top_k_precision_recall",
+]

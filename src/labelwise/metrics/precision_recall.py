@@ -1,0 +1,114 @@
+"""Precision, recall and F1 per label (C) and overall (O): HSQ appendix A.1; F1@k and top-k accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from labelwise.errors import LabelwiseError
+from labelwise.metrics.inputs import ArrayLike, Ints, read_both, read_k, read_scores, read_thresholds, to_numpy
+from labelwise.metrics.tally import Predictions, Tally
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class PrecisionRecall:
+    """Fractions. NaN, all six of them, when no positive is known."""
+
+    CP: float
+    CR: float
+    CF1: float
+    OP: float
+    OR: float
+    OF1: float
+    labels_never_predicted: int  # of the labels with a positive: each counts as precision 0 in CP
+
+    @classmethod
+    def from_counts(cls, predictions: Predictions, positives: Ints) -> Self:
+        """Class averages run over the labels that have a positive; overall sums run over every known entry."""
+        has_positive = positives > 0
+        if not has_positive.any():
+            return cls(_NAN, _NAN, _NAN, _NAN, _NAN, _NAN, 0)
+        correct, predicted = predictions.correct[has_positive], predictions.predicted[has_positive]
+        per_class = (
+            float((correct / np.maximum(predicted, 1)).mean()),
+            float((correct / positives[has_positive]).mean()),
+        )
+        all_correct = int(predictions.correct.sum())
+        overall = all_correct / max(1, int(predictions.predicted.sum())), all_correct / int(positives.sum())
+        return cls(*per_class, f1(*per_class), *overall, f1(*overall), int((predicted == 0).sum()))
+
+
+def f1(precision: float, recall: float) -> float:
+    """Harmonic mean; 0 if both are 0.
+
+    >>> round(f1(0.5, 1.0), 4)
+    0.6667
+    """
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def precision_recall(
+    scores: ArrayLike, targets: ArrayLike, thresholds: float | Sequence[float] | ArrayLike = 0.5
+) -> PrecisionRecall:
+    """CP, CR, CF1, OP, OR, OF1 of the labels whose score reaches its threshold (one for all, or one per label).
+
+    >>> result = precision_recall(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]))
+    >>> result.CP, result.CR, round(result.CF1, 4), round(result.OP, 4)
+    (0.75, 0.75, 0.75, 0.6667)
+    """
+    values, known = read_both(scores, targets)
+    tally = Tally.of(values, known, read_thresholds(thresholds, values.shape[1]), ())
+    return PrecisionRecall.from_counts(tally.by_threshold, tally.positives)
+
+
+def top_k_precision_recall(scores: ArrayLike, targets: ArrayLike, k: int = 3) -> PrecisionRecall:
+    """The same six numbers when each image is given its k best labels, whatever their scores.
+
+    >>> scores = np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]])
+    >>> result = top_k_precision_recall(scores, np.array([[1, 0, 0], [1, 1, 0]]), k=2)
+    >>> result.CP, result.CR, round(result.OF1, 4)
+    (0.75, 1.0, 0.8571)
+    """
+    tally = _top_k_tally(scores, targets, k)
+    return PrecisionRecall.from_counts(tally.by_top_k(k), tally.positives)
+
+
+def f1_at_k(scores: ArrayLike, targets: ArrayLike, k: int = 3) -> float:
+    """F1@k of the zero-shot tables (ML-Decoder section 4.2): precision and recall over all images' k best labels.
+
+    >>> round(f1_at_k(np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]]), np.array([[1, 0, 0], [1, 1, 0]]), k=2), 4)
+    0.8571
+    """
+    return top_k_precision_recall(scores, targets, k).OF1
+
+
+def top_k_accuracy(scores: ArrayLike, targets: ArrayLike, k: int = 1) -> float:
+    """Share of images whose k best labels hold a right one. `targets`: label numbers [M], or [M, N] in {1, 0, -1}.
+
+    Images without a known positive (or with label number -1) are left out.
+
+    >>> top_k_accuracy(np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]]), np.array([0, 2]), k=1)
+    0.5
+    """
+    numbers = to_numpy(targets)
+    if numbers.ndim != 1:
+        return _top_k_tally(scores, targets, k).accuracy(k)
+    images, labels = read_scores(scores).shape
+    if len(numbers) != images:
+        raise LabelwiseError(f"{len(numbers)} label numbers for {images} images; give one per image")
+    wrong = (numbers < -1) | (numbers >= labels) | (numbers % 1 != 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise LabelwiseError(f"label number {numbers[row]} at row {row}; use 0 to {labels - 1}, or -1 for unknown")
+    one_hot = (numbers[:, None] == np.arange(labels)).astype(np.int8)  # -1 gives a row without a positive
+    return _top_k_tally(scores, one_hot, k).accuracy(k)
+
+
+def _top_k_tally(scores: ArrayLike, targets: ArrayLike, k: int) -> Tally:
+    values, known = read_both(scores, targets)
+    return Tally.of(values, known, np.array([np.inf]), (read_k(k),))

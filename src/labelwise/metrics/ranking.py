@@ -1,0 +1,109 @@
+"""Average precision, per label and its mean (DESIGN section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.errors import unknown_name
+from labelwise.metrics.inputs import ArrayLike, Bytes, Floats, Ints, read_both
+
+Method = Literal["area", "11-point"]
+
+# Labels are ranked a block at a time: enough values to make one sort call worth it, few enough to stay out of the way.
+_BLOCK_VALUES = 2**24
+
+
+def average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "area") -> Tensor:
+    """AP of every label as fractions [N]; NaN for a label with no known positive.
+
+    `area` is the area under the steps of the precision-recall curve (scikit-learn's definition: equal scores are one
+    threshold). `11-point` is VOC 2007's: the mean of the best precision at recall >= 0, 0.1 ... 1.
+
+    >>> average_precision(torch.tensor([[0.9], [0.8], [0.7], [0.6]]), torch.tensor([[1], [0], [1], [-1]]))
+    tensor([0.8333], dtype=torch.float64)
+    """
+    check_method(method)
+    values, known = read_both(scores, targets)  # [M, N]
+    precision = [
+        average_precision_by_label(np.array(values.T[block], order="C"), np.array(known.T[block], order="C"), method)
+        for block in label_blocks(*values.shape)
+    ]
+    return torch.from_numpy(np.concatenate([np.empty(0), *precision]))
+
+
+def mean_average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "area") -> float:
+    """The mean AP over the labels that have a known positive, as a fraction; NaN if there is none.
+
+    The labels left out are the NaNs of `average_precision`.
+
+    >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    >>> round(mean_average_precision(scores, torch.tensor([[1, 0], [0, 0], [1, 0]])), 4)  # label 1 is left out
+    0.8333
+    """
+    return mean_over_labels(average_precision(scores, targets, method).numpy())
+
+
+def mean_over_labels(values: NDArray[np.float64]) -> float:
+    """Mean of what is defined (not NaN); NaN if nothing is."""
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
+
+
+def check_method(method: str) -> None:
+    if method not in get_args(Method):
+        raise unknown_name("average precision method", method, get_args(Method))
+
+
+def label_blocks(images: int, labels: int) -> Iterator[slice]:
+    """Slices of labels whose [n, images] blocks have a bounded size."""
+    step = max(1, _BLOCK_VALUES // max(1, images))
+    for start in range(0, labels, step):
+        yield slice(start, min(start + step, labels))
+
+
+def average_precision_by_label(scores: Floats, targets: Bytes, method: Method) -> NDArray[np.float64]:
+    """AP [n] of label-major blocks [n, M]. Overwrites `scores`.
+
+    AP needs two numbers per positive: how many known entries, and how many positives, score at least as high. One
+    plain sort per label and a binary search per positive give both, exactly and with ties; that is several times less
+    work than sorting indices and walking the whole curve.
+    """
+    positive = targets == 1
+    known = (targets >= 0).sum(axis=1)  # [n]
+    ends = positive.sum(axis=1).cumsum()  # [n]
+    positive_scores = scores[positive]  # label after label
+    scores[targets < 0] = np.inf  # sorted behind every known score, so never counted as lower than one
+    scores.sort(axis=1)
+    summarise = _SUMMARIES[method]
+    result = np.full(len(scores), np.nan)
+    start = 0
+    for label, end in enumerate(ends):
+        if end > start:
+            found = np.sort(positive_scores[start:end])
+            positives_above = len(found) - np.searchsorted(found, found)  # >= this score, itself included
+            known_above = known[label] - np.searchsorted(scores[label], found)
+            result[label] = summarise(positives_above / known_above, positives_above)
+        start = end
+    return result
+
+
+def _area(precision: NDArray[np.float64], positives_above: Ints) -> float:
+    """Every positive is one recall step of 1/P, at the precision of its threshold."""
+    return float(precision.mean())
+
+
+def _eleven_points(precision: NDArray[np.float64], positives_above: Ints) -> float:
+    """VOC 2007. Recall falls along the arrays, so `recall >= r` is a prefix; in whole numbers, hence exact."""
+    best = np.maximum.accumulate(precision)
+    tenths = np.arange(11)[:, None] * len(precision)  # recall >= r/10  <=>  10 * positives_above >= r * P
+    reached = (10 * positives_above >= tenths).sum(axis=1)  # [11]
+    return float(best[reached - 1].mean())
+
+
+_SUMMARIES: dict[Method, Callable[[NDArray[np.float64], Ints], float]] = {"area": _area, "11-point": _eleven_points}

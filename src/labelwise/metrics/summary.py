@@ -1,0 +1,140 @@
+"""All metrics of one evaluation in one result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import LabelwiseError
+from labelwise.metrics.inputs import ArrayLike, read_both, read_k, read_thresholds
+from labelwise.metrics.precision_recall import PrecisionRecall, f1
+from labelwise.metrics.ranking import Method, average_precision, mean_over_labels
+from labelwise.metrics.tally import Tally
+
+
+@dataclass(frozen=True)
+class MultiLabelScores:
+    """Fractions from 0 to 1 (NaN: not defined) and the counts that say what they rest on."""
+
+    mAP: float  # noqa: N815 - the field's name for it
+    method: Method
+    average_precision: NDArray[np.float64]  # [N]
+    at_thresholds: PrecisionRecall
+    at_top_k: dict[int, PrecisionRecall]
+    accuracy_at_top_k: dict[int, float]
+    tally: Tally
+
+    @classmethod
+    def from_parts(cls, tally: Tally, average_precision: NDArray[np.float64], method: Method) -> Self:
+        return cls(
+            mAP=mean_over_labels(average_precision),
+            method=method,
+            average_precision=average_precision,
+            at_thresholds=PrecisionRecall.from_counts(tally.by_threshold, tally.positives),
+            at_top_k={k: PrecisionRecall.from_counts(tally.by_top_k(k), tally.positives) for k in tally.top_k},
+            accuracy_at_top_k={k: tally.accuracy(k) for k in tally.top_k},
+            tally=tally,
+        )
+
+    @property
+    def images(self) -> int:
+        return int(self.tally.images[0])
+
+    @property
+    def labels(self) -> int:
+        return len(self.tally.known)
+
+    @property
+    def labels_without_positives(self) -> int:
+        """Left out of mAP, CP and CR."""
+        return int((self.tally.positives == 0).sum())
+
+    @property
+    def labels_never_predicted(self) -> int:
+        """By thresholds, of the labels with a positive: each counts as precision 0 in CP."""
+        return self.at_thresholds.labels_never_predicted
+
+    @property
+    def unknown_entries(self) -> int:
+        return self.images * self.labels - int(self.tally.known.sum())
+
+    def as_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """What `labelwise evaluate --json` writes: values from 0 to 100, `None` for what is not defined.
+
+        >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]))
+        >>> {key: value for key, value in result.as_dict().items() if key in ("mAP", "CF1", "labels_never_predicted")}
+        {'mAP': 100.0, 'CF1': 75.0, 'labels_never_predicted': 0}
+        """
+        result: dict[str, Any] = {"mAP": _percent(self.mAP), "ap_method": self.method}
+        result |= _six(self.at_thresholds, "")
+        for k, scores in self.at_top_k.items():
+            result |= _six(scores, f"_top{k}") | {f"accuracy_top{k}": _percent(self.accuracy_at_top_k[k])}
+        return result | {
+            "images": self.images,
+            "labels": self.labels,
+            "labels_without_positives": self.labels_without_positives,
+            "labels_never_predicted": self.labels_never_predicted,
+            "unknown_entries": self.unknown_entries,
+            "per_label": self._per_label(names),
+        }
+
+    def _per_label(self, names: Sequence[str] | None) -> list[dict[str, Any]]:
+        if names is not None and len(names) != self.labels:
+            raise LabelwiseError(f"{len(names)} label names for {self.labels} labels; give one per label")
+        counts = self.tally.by_threshold
+        rows = []
+        for label in range(self.labels):
+            positives, predicted = int(self.tally.positives[label]), int(counts.predicted[label])
+            correct = int(counts.correct[label])
+            precision = correct / predicted if predicted else (0.0 if positives else math.nan)  # as in CP
+            recall = correct / positives if positives else math.nan
+            rows.append(
+                {
+                    "label": names[label] if names is not None else label,
+                    "AP": _percent(float(self.average_precision[label])),
+                    "precision": _percent(precision),
+                    "recall": _percent(recall),
+                    "F1": _percent(f1(precision, recall)),
+                    "positives": positives,
+                    "predicted": predicted,
+                    "known": int(self.tally.known[label]),
+                }
+            )
+        return rows
+
+
+def multilabel_scores(
+    scores: ArrayLike,
+    targets: ArrayLike,
+    *,
+    thresholds: float | Sequence[float] | ArrayLike = 0.5,
+    top_k: int | Sequence[int] = 3,
+    method: Method = "area",
+) -> MultiLabelScores:
+    """Every metric of scores [M, N] against targets [M, N] in {1, 0, -1}.
+
+    >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]), top_k=1)
+    >>> result.mAP, round(result.at_thresholds.OP, 4), result.at_top_k[1].OP, result.unknown_entries
+    (1.0, 0.6667, 1.0, 0)
+    """
+    values, known = read_both(scores, targets)
+    tally = Tally.of(values, known, read_thresholds(thresholds, values.shape[1]), read_top_ks(top_k))
+    return MultiLabelScores.from_parts(tally, average_precision(values, known, method).numpy(), method)
+
+
+def read_top_ks(top_k: int | Sequence[int]) -> tuple[int, ...]:
+    """One k or several, each once, in the given order."""
+    return tuple(dict.fromkeys(read_k(k) for k in ([top_k] if isinstance(top_k, int) else top_k)))
+
+
+def _six(scores: PrecisionRecall, suffix: str) -> dict[str, float | None]:
+    return {f"{name}{suffix}": _percent(getattr(scores, name)) for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")}
+
+
+def _percent(fraction: float) -> float | None:
+    return None if math.isnan(fraction) else 100 * fraction

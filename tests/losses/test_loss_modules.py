@@ -1,0 +1,74 @@
+"""Losses by name: the options reach the function, and mistakes are named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labelwise import losses
+from labelwise.errors import LabelwiseError
+
+LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
+TARGETS = torch.tensor([[1, 0, 0], [0, 1, -1]])
+
+
+@pytest.mark.parametrize("name", losses.list_losses())
+def test_defaults_are_the_functions_defaults(name: str) -> None:
+    module = losses.create(name)
+    function = getattr(losses, name.replace("-", "_"))
+    module.set_epoch(1)
+    assert torch.equal(module(LOGITS, TARGETS), function(LOGITS, TARGETS))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("bce", {"reduction": "batch", "unknown": "negative", "unknown_weight": 0.1}),
+        ("softmax-cross-entropy", {"label_smoothing": 0.1}),
+        ("focal", {"gamma": 1.0, "alpha": 0.25}),
+        ("asymmetric", {"gamma_neg": 7, "gamma_pos": 1, "clip": 0.0, "detach_weight": True}),
+        ("two-way", {"temperature_neg": 2.0}),
+        ("hill", {"lam": 2.0, "margin": 0.5}),
+    ],
+)
+def test_options_reach_the_function(name: str, options: dict[str, object]) -> None:
+    function = getattr(losses, name.replace("-", "_"))
+    loss = losses.create(name, **options)(LOGITS, TARGETS)
+    assert torch.equal(loss, function(LOGITS, TARGETS, **options))
+    assert not torch.equal(loss, function(LOGITS, TARGETS))
+
+
+def test_splc_corrects_from_its_epoch_on() -> None:
+    module = losses.SPLC(change_epoch=2)
+    values = []
+    for epoch in range(4):
+        module.set_epoch(epoch)
+        values.append(module(LOGITS, TARGETS).item())
+    assert values[0] == values[1] != values[2] == values[3]
+    assert losses.SPLC()(LOGITS, TARGETS) == losses.splc(LOGITS, TARGETS, epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("asymetric", {}, "unknown loss 'asymetric'; did you mean 'asymmetric'"),
+        (
+            "asymmetric",
+            {"gama_neg": 1},
+            r"unknown option of loss 'asymmetric' 'gama_neg'; did you mean 'gamma_neg'\? \(",
+        ),
+        ("splc", {"epoch": 1}, "unknown option of loss 'splc' 'epoch'"),
+        ("bce", {"reduction": "avg"}, "loss 'bce': reduction='avg': "),
+        ("focal", {"gamma": -1}, "loss 'focal': gamma=-1: "),
+        ("asymmetric", {"clip": 1.0}, "loss 'asymmetric': clip=1.0: "),
+        ("two-way", {"temperature_pos": 0}, "loss 'two-way': temperature_pos=0: "),
+        ("bce", {"unknown_weight": float("nan")}, "loss 'bce': unknown_weight=nan: "),
+    ],
+)
+def test_mistakes_are_named(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(LabelwiseError, match=message):
+        losses.create(name, **options)
+
+
+def test_modules_save_no_state() -> None:
+    assert losses.create("asymmetric").state_dict() == {}
