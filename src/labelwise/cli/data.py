@@ -1,0 +1,263 @@
+"""`labelwise data`: look at a dataset, split it, convert it, fetch one, or make the built-in sample set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from labelwise.data.inspect import Pair, Report
+    from labelwise.data.table import LabelTable
+
+app = App(name="data", help="Look at a dataset, split it, convert it, fetch one, or make the built-in sample set.")
+
+_LABELS_SHOWN = 30
+_FEW_SHOWN = 5
+
+
+def _track(items: Iterable[int], description: str, total: int) -> Iterable[int]:
+    """A bar on stderr, so that what is printed can be piped on."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield from progress.track(items, total, description=description)
+
+
+def _say(text: str, stderr: bool = False) -> None:
+    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
+    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command
+def inspect(
+    data: str,
+    *,
+    fast: bool = False,
+    pairs: int = 10,
+    json_file: Annotated[Path | None, Parameter("--json")] = None,
+    picture: Path | None = None,
+) -> None:
+    """Say what is in a dataset and what to fix: counts, labels that come together, duplicates, broken images.
+
+    Parameters
+    ----------
+    data
+        A path (its format is recognised) or format:path, for example photos.csv or coco:/data/coco2017.
+    fast
+        Do not decode the images; broken ones are then not found.
+    pairs
+        How many pairs of labels to show.
+    json_file
+        Also write everything as JSON into this file.
+    picture
+        Also draw it into this file (.png, .pdf or .svg).
+    """
+    from labelwise.data.inspect import inspect as inspect_table
+    from labelwise.data.inspect_plot import check_can_draw, save_picture
+
+    if picture:
+        check_can_draw(picture)
+    for file in filter(None, (json_file, picture)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    report = inspect_table(_open(data, check_files="no"), decode=not fast, pairs=pairs, track=_track)
+    _show(report)
+    if json_file:
+        json_file.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False), encoding="utf-8")
+    if picture:
+        save_picture(report, picture)
+
+
+@app.command
+def split(
+    data: str,
+    *,
+    out: Path,
+    fractions: str = "train=0.8,val=0.1,test=0.1",
+    seed: int = 0,
+    force: bool = False,
+) -> None:
+    """Give every image a split so that each label keeps its share in each; copies of a picture stay together.
+
+    Parameters
+    ----------
+    data
+        A path (its format is recognised) or format:path.
+    out
+        The manifest to write: .csv, .tsv, .jsonl or .parquet.
+    fractions
+        The splits and their shares, which add up to 1.
+    seed
+        The same seed gives the same splits.
+    force
+        Replace the splits that images have already; without it they are kept and only the others are divided.
+    """
+    from labelwise.data.manifest_writer import write_manifest
+    from labelwise.data.split import parse_fractions, split_table
+
+    table = split_table(_open(data), parse_fractions(fractions), seed=seed, force=force, track=_track)
+    write_manifest(table, out)
+    sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
+    _say(f"{out}: {sizes}")
+
+
+@app.command
+def convert(
+    data: str,
+    *,
+    to: str,
+    out: Path,
+    columns: bool = False,
+    unknown: Literal["error", "absent"] = "error",
+) -> None:
+    """Write a dataset in another format.
+
+    Parameters
+    ----------
+    data
+        A path (its format is recognised) or format:path.
+    to
+        csv, tsv, jsonl, parquet, coco, imagefolder or webdataset.
+    out
+        A new folder.
+    columns
+        Manifests: one column per label instead of names; keeps labels that no image has.
+    unknown
+        What becomes of unknown labels in a format that cannot express them.
+    """
+    from labelwise.data.convert import convert as convert_table
+
+    table = _open(data)
+    for note in convert_table(table, to, out, columns=columns, unknown=unknown, track=_track):
+        _say(f"note: {note}", stderr=True)
+    _say(f"{out}: {len(table):,} images as {to}")
+
+
+@app.command
+def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
+    """Fetch a public dataset, check it and unpack it. Interrupted? The same command goes on from there.
+
+    Parameters
+    ----------
+    dataset
+        voc2007 (0.9 GB), coco2014 (20 GB) or coco2017 (20 GB).
+    out
+        The folder to unpack into.
+    keep_archives
+        Keep the archives besides what was in them.
+    """
+    from labelwise.data.download import download as download_dataset
+
+    tasks: dict[str, TaskID] = {}
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total)
+
+        folder = download_dataset(dataset, out, keep_archives=keep_archives, progress=show)
+    _say(f"{folder}: {dataset} is complete")
+
+
+@app.command
+def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> None:
+    """Make the built-in sample set: drawn landscapes with 13 labels, in seconds.
+
+    Parameters
+    ----------
+    out
+        The folder to write images/ and labels.csv into.
+    images
+        How many pictures.
+    size
+        Their width and height in pixels.
+    seed
+        The same seed gives the same files.
+    """
+    from labelwise.data.sample import make_sample
+
+    table = make_sample(out, images=images, size=size, seed=seed, track=_track)
+    _say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
+
+
+def _open(data: str, **options: str) -> LabelTable:
+    from labelwise.data.open import open_data
+
+    return open_data(data, **options)
+
+
+# ---- the report on the terminal
+
+
+def _show(report: Report) -> None:
+    from labelwise.data.inspect import problems
+
+    console = Console(highlight=False, soft_wrap=True)
+    splits = ", ".join(f"{name or 'no split'} {count:,}" for name, count in report.splits.items())
+    console.print(f"{report.source}: {report.images:,} images ({splits}), {len(report.labels):,} labels", markup=False)
+    console.print(
+        f"Labels per image: mean {report.mean_labels_per_image:.2f}; most frequent label / rarest: "
+        f"{report.imbalance:.1f}; unknown: {report.unknown_share:.2%} of all values"
+    )
+    console.print(_histogram(report))
+    console.print(_labels_table(report))
+    for title, pairs in (
+        ("Labels that come together", report.together),
+        ("Labels that avoid each other", report.apart),
+    ):
+        if pairs:
+            console.print(_pairs_table(title, pairs))
+    for bad in (report.broken or [])[:_FEW_SHOWN]:
+        console.print(f"broken: {bad.path} ({bad.reason})", markup=False)
+    for group in report.duplicates[:_FEW_SHOWN]:
+        names = " = ".join(
+            f"{image} ({split or 'no split'})" for image, split in zip(group.images, group.splits, strict=True)
+        )
+        console.print(
+            f"same picture: {names}{', other labels' if group.conflict else ''}", markup=False, soft_wrap=True
+        )
+    found = problems(report)
+    console.print("What to fix:" if found else "Nothing to fix was found.")
+    for problem in found:
+        console.print(f"  - {problem}", markup=False)
+    if report.broken is None:
+        console.print("  - Images were not decoded (--fast).")
+
+
+def _histogram(report: Report) -> Table:
+    table = Table("labels in an image", "images", "", box=None)
+    most = max(report.images_by_label_count.values())
+    for labels, images in report.images_by_label_count.items():
+        table.add_row(str(labels), f"{images:,}", "█" * max(1, round(30 * images / most)))
+    return table
+
+
+def _labels_table(report: Report) -> Table:
+    has_unknown = report.unknown_share > 0
+    splits = [name for name in report.splits if name]
+    table = Table("label", "images", "share", *splits, *(["unknown"] if has_unknown else []), box=None)
+    ordered = sorted(report.labels, key=lambda count: -count.present)
+    cut = len(ordered) > _LABELS_SHOWN
+    for count in ordered[: _LABELS_SHOWN - 10] + ordered[-10:] if cut else ordered:
+        cells = [f"{count.present:,}", f"{count.present / report.images:.1%}"]
+        cells += [f"{count.per_split[split]:,}" for split in splits] + ([f"{count.unknown:,}"] if has_unknown else [])
+        table.add_row(count.label, *cells)
+    if cut:
+        table.caption = f"the {_LABELS_SHOWN - 10} most frequent and the 10 rarest of {len(ordered):,}; --json has all"
+    return table
+
+
+def _pairs_table(title: str, pairs: list[Pair]) -> Table:
+    table = Table("a", "b", "together", "b if a", "a if b", "x chance", title=title, title_justify="left", box=None)
+    for pair in pairs:
+        table.add_row(
+            pair.a, pair.b, f"{pair.together:,}", f"{pair.b_given_a:.0%}", f"{pair.a_given_b:.0%}", f"{pair.lift:.2f}"
+        )
+    return table

@@ -1,0 +1,8 @@
+"""Datasets: readers for the usual formats, all giving the same `LabelTable`."""
+
+from __future__ import annotations
+
+from labelwise.data.open import open_data
+from labelwise.data.table import LabelTable
+
+__all__ = ["LabelTable", "open_data"]

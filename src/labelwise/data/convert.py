@@ -1,0 +1,171 @@
+"""Write a table in another format. Pictures are copied byte by byte, or hard-linked where that is possible."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from labelwise.data.duplicates import Track, quietly
+from labelwise.data.manifest_writer import MANIFEST_KINDS, lost_labels, row_names, write_manifest
+from labelwise.data.readers.base import is_image
+from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
+from labelwise.errors import LabelwiseError, unknown_name
+
+TARGETS = (*MANIFEST_KINDS, "coco", "imagefolder", "webdataset")
+SHARD_IMAGES = 1000
+
+
+def convert(
+    table: LabelTable,
+    to: str,
+    out: str | Path,
+    *,
+    columns: bool = False,
+    unknown: Literal["error", "absent"] = "error",
+    track: Track = quietly,
+) -> list[str]:
+    """Write `table` into the folder `out`, which must not exist or be empty. Returns what the format could not keep.
+
+    COCO and image folders know no "unknown": that is an error, or with `unknown="absent"` written as absent.
+    `columns`: see `write_manifest`.
+    """
+    folder = Path(out)
+    if to not in TARGETS:
+        raise unknown_name("format to convert to", to, TARGETS)
+    if columns and to not in MANIFEST_KINDS:
+        raise LabelwiseError(f"one column per label is for {', '.join(MANIFEST_KINDS)}, not for {to}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LabelwiseError(f"{folder} exists and is not an empty folder; name another one with --out")
+    if to in ("coco", "imagefolder"):
+        table = _without_unknown(table, to, unknown)
+    folder.mkdir(parents=True, exist_ok=True)
+    if to in MANIFEST_KINDS:
+        write_manifest(table, folder / f"labels.{to}", columns=columns)
+        return [] if columns else _lost_labels(table, "; keep them with --columns")
+    if to == "coco":
+        return _write_coco(table, folder, track)
+    if to == "imagefolder":
+        return _write_imagefolder(table, folder, track)
+    return _write_webdataset(table, folder, track)
+
+
+def _lost_labels(table: LabelTable, fix: str = "") -> list[str]:
+    lost = lost_labels(table)
+    shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
+    return [f"{len(lost)} labels that no image has are gone ({shown}){fix}"] if lost else []
+
+
+def _without_unknown(table: LabelTable, to: str, unknown: Literal["error", "absent"]) -> LabelTable:
+    count = int(table.unknown_per_label().sum())
+    if not count:
+        return table
+    if unknown == "error":
+        raise LabelwiseError(
+            f"{to} cannot say that a label is unknown, and {count} values of {table.source} are; choose another "
+            "format, or write them as absent with --unknown absent"
+        )
+    targets = np.where(table.targets() == UNKNOWN, 0, table.targets())
+    return LabelTable.from_dense(table.images, targets, table.labels, splits=table.splits, source=table.source)
+
+
+# ---- pictures
+
+
+def _file_names(table: LabelTable) -> list[str]:
+    """One name per image, its own wherever no other image has the same."""
+    names = [os.path.basename(image) for image in table.images]
+    count = Counter(name.lower() for name in names)
+    return [name if count[name.lower()] == 1 else f"{row:08d}_{name}" for row, name in enumerate(names)]
+
+
+def _put(image: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(os.path.realpath(image), target)
+    except OSError:  # another disk, or a file system without hard links
+        shutil.copyfile(image, target)
+
+
+# ---- formats
+
+
+def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
+    """`annotations/instances_<split>.json` and one folder of photos per split, as COCO has them."""
+    (folder / "annotations").mkdir()
+    categories = [{"id": column + 1, "name": name} for column, name in enumerate(table.labels)]
+    names = _file_names(table)
+    contents: dict[str, dict[str, list[dict[str, Any]]]] = {
+        split: {"images": [], "annotations": [], "categories": categories} for split in table.split_names
+    }
+    number = 0
+    for row in track(range(len(table)), "Writing images", len(table)):
+        split = table.splits[row]
+        content = contents[split]
+        content["images"].append({"id": row + 1, "file_name": names[row]})
+        for column in np.flatnonzero(table.target(row) == PRESENT).tolist():
+            number += 1
+            content["annotations"].append({"id": number, "image_id": row + 1, "category_id": column + 1, "iscrowd": 0})
+        _put(table.images[row], folder / (split or "images") / names[row])
+    for split, content in contents.items():
+        (folder / "annotations" / f"instances_{split or 'all'}.json").write_text(json.dumps(content), encoding="utf-8")
+    empty = sum(not table.present(row) for row in range(len(table)))
+    return [f"{empty} images have no label: open the result with ?empty=keep, or they are left out"] if empty else []
+
+
+def _write_imagefolder(table: LabelTable, folder: Path, track: Track) -> list[str]:
+    present = [table.present(row) for row in range(len(table))]
+    wrong = [row for row, names in enumerate(present) if len(names) != 1]
+    if wrong:
+        raise LabelwiseError(
+            f"an image folder holds exactly one label per image, but {len(wrong)} of {len(table)} images have none or "
+            f"several, for example {table.images[wrong[0]]!r}; choose another format"
+        )
+    if table.split_names != ("",) and not set(table.split_names) <= {"train", "val", "test"}:
+        splits = ", ".join(repr(name) for name in table.split_names)
+        raise LabelwiseError(f"an image folder holds the splits train, val and test, or none, not {splits}")
+    for name in table.labels:
+        if "/" in name or "\\" in name or name.startswith("."):
+            raise LabelwiseError(f"label {name!r} cannot be the name of a folder; choose another format")
+    names = _file_names(table)
+    for row in track(range(len(table)), "Writing images", len(table)):
+        _put(table.images[row], folder / table.splits[row] / present[row][0] / names[row])
+    return _lost_labels(table)
+
+
+def _write_webdataset(table: LabelTable, folder: Path, track: Track) -> list[str]:
+    """`<split>-000000.tar` with SHARD_IMAGES samples each, and `labels.txt` for the order of the labels."""
+    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in table.labels), encoding="utf-8")
+    order = [row for split in table.split_names for row in table.rows(split).tolist()]
+    written: Counter[str] = Counter()
+    shard: tarfile.TarFile | None = None
+    for row in track(order, "Writing shards", len(order)):
+        split = table.splits[row]
+        if written[split] % SHARD_IMAGES == 0:
+            if shard is not None:
+                shard.close()
+            name = f"{split or 'data'}-{written[split] // SHARD_IMAGES:06d}.tar"
+            shard = tarfile.open(folder / name, "w")  # noqa: SIM115  # stays open over many rows
+        assert shard is not None
+        written[split] += 1
+        present, unknown = row_names(table, row)
+        suffix = os.path.splitext(table.images[row])[1].lower()
+        suffix = suffix if is_image(f"x{suffix}") else ".jpg"  # how a reader knows the picture; the content decides
+        _add(shard, f"{row:08d}{suffix}", Path(table.images[row]).read_bytes())
+        _add(shard, f"{row:08d}.json", json.dumps({"labels": present, "unknown": unknown}).encode())
+    if shard is not None:
+        shard.close()
+    return []
+
+
+def _add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)  # time stamp 0: the same images give the same shards
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))

@@ -1,0 +1,187 @@
+"""Fetch the archives of public datasets: resumable, checked against published checksums, unpacked safely."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from labelwise.errors import LabelwiseError, unknown_name
+
+_CHUNK = 1 << 20
+_PARTIAL = ".part"
+
+# Told what is done, how many bytes of how many are done (None: not known).
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Archive:
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+_VOC, _COCO = "http://host.robots.ox.ac.uk/pascal/VOC/voc2007", "http://images.cocodataset.org"
+DOWNLOADS: dict[str, tuple[Archive, ...]] = {
+    "voc2007": (
+        Archive(f"{_VOC}/VOCtrainval_06-Nov-2007.tar", "c52e279531787c972589f7e41ab4ae64"),
+        Archive(f"{_VOC}/VOCtest_06-Nov-2007.tar", "b6e924de25625d8de591ea690078ad9f"),
+    ),
+    "coco2014": (
+        Archive(f"{_COCO}/annotations/annotations_trainval2014.zip", "0a379cfc70b0e71301e0f377548639bd"),
+        Archive(f"{_COCO}/zips/val2014.zip", "a3d79f5ed8d289b7a7554ce06a5782b3"),
+        Archive(f"{_COCO}/zips/train2014.zip", "0da8c0bd3d6becc4dcb32757491aca88"),
+    ),
+    "coco2017": (
+        Archive(f"{_COCO}/annotations/annotations_trainval2017.zip", "f4bbac642086de4f52a3fdda2de5fa2c"),
+        Archive(f"{_COCO}/zips/val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80"),
+        Archive(f"{_COCO}/zips/train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2"),
+    ),
+}
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    pass
+
+
+def download(dataset: str, out: str | Path, *, keep_archives: bool = False, progress: Progress = silent) -> Path:
+    """Fetch and unpack a dataset into `out`. Call it again after an interruption: it goes on where it stopped."""
+    if dataset not in DOWNLOADS:
+        raise unknown_name("dataset to download", dataset, DOWNLOADS)
+    return fetch_all(DOWNLOADS[dataset], out, keep_archives=keep_archives, progress=progress)
+
+
+def fetch_all(
+    archives: tuple[Archive, ...], out: str | Path, *, keep_archives: bool = False, progress: Progress = silent
+) -> Path:
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for archive in archives:
+        done = folder / f".{archive.name}.done"  # written last: what it stands for is unpacked completely
+        if done.exists() and done.read_text() == archive.md5:
+            continue
+        file = fetch(archive, folder, progress)
+        unpack(file, folder, progress)
+        done.write_text(archive.md5)
+        if not keep_archives:
+            file.unlink()
+    return folder
+
+
+def fetch(archive: Archive, folder: Path, progress: Progress = silent) -> Path:
+    """The verified archive as a file in `folder`. It has its name only once its checksum is right."""
+    file, partial = folder / archive.name, folder / (archive.name + _PARTIAL)
+    if not file.exists():
+        _fetch_rest(archive, partial, progress)
+        _verify(archive, partial, progress)
+        os.replace(partial, file)
+    elif _md5(file, f"Checking {file.name}", progress) != archive.md5:
+        raise LabelwiseError(f"{file} is there but its checksum is not the published one; delete it and try again")
+    return file
+
+
+def _fetch_rest(archive: Archive, partial: Path, progress: Progress) -> None:
+    have = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            if have and response.status != http.HTTPStatus.PARTIAL_CONTENT:
+                have = 0  # a server that cannot resume sends all of it again
+            length = response.headers.get("Content-Length")
+            total = have + int(length) if length else None
+            with partial.open("ab" if have else "wb") as file:
+                while chunk := response.read(_CHUNK):
+                    file.write(chunk)
+                    have += len(chunk)
+                    progress(f"Fetching {archive.name}", have, total)
+            if total is not None and have < total:
+                raise http.client.IncompleteRead(b"", total - have)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            return  # complete already; the checksum decides
+        raise LabelwiseError(f"{archive.url} answers {error.code} {error.reason}; try again later") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise LabelwiseError(
+            f"{archive.url} was interrupted after {have:,} bytes ({reason}); "
+            "run the same command again to go on from there"
+        ) from None
+
+
+def _verify(archive: Archive, partial: Path, progress: Progress) -> None:
+    found = _md5(partial, f"Checking {archive.name}", progress)
+    if found != archive.md5:
+        partial.unlink()  # resuming a wrong file cannot make it right
+        raise LabelwiseError(
+            f"{archive.url}: checksum {found} is not the published {archive.md5}; the file was deleted, try again"
+        )
+
+
+def _md5(file: Path, what: str, progress: Progress) -> str:
+    digest, done, total = hashlib.md5(usedforsecurity=False), 0, file.stat().st_size
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            progress(what, done, total)
+    return digest.hexdigest()
+
+
+# ---- unpacking
+
+
+def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
+    """Everything in a tar or zip file, below `folder`. A member that would land elsewhere, or that is neither file nor
+    folder, stops it before anything is written."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            members = [member for member in zipped.infolist() if not member.is_dir()]
+            for member in members:
+                _check_name(archive, member.filename)
+            for number, member in enumerate(members, 1):
+                with zipped.open(member) as content:
+                    _write(content, folder / member.filename)
+                progress(f"Unpacking {archive.name}", number, len(members))
+        return
+    with tarfile.open(archive) as tar:
+        entries = tar.getmembers()
+        for entry in entries:
+            _check_name(archive, entry.name)
+            if not (entry.isfile() or entry.isdir()):
+                raise LabelwiseError(
+                    f"{archive} holds {entry.name!r}, which is neither a file nor a folder; not unpacked"
+                )
+        for number, entry in enumerate(entries, 1):
+            if entry.isfile():
+                stream = tar.extractfile(entry)
+                assert stream is not None
+                with stream:
+                    _write(stream, folder / entry.name)
+            progress(f"Unpacking {archive.name}", number, len(entries))
+
+
+def _check_name(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+        raise LabelwiseError(f"{archive} holds {name!r}, which would be written outside the folder; not unpacked")
+
+
+def _write(content: IO[bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + _PARTIAL)
+    with partial.open("wb") as file:
+        shutil.copyfileobj(content, file, _CHUNK)
+    os.replace(partial, target)

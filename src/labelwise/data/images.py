@@ -1,0 +1,119 @@
+"""Decode any picture to 8-bit RGB as a person would see it, or say in one line why it cannot be done."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageChops, UnidentifiedImageError
+
+from labelwise.errors import LabelwiseError
+
+# Picture formats only: Pillow would also open PostScript, by starting Ghostscript on what somebody sent us.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+ORIENTATION_TAG = 0x0112
+# EXIF orientation -> what undoes it (EXIF 2.3, tag 274).
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class BadImageError(LabelwiseError):
+    """A picture that cannot be decoded: `path` as it was given and a short `reason`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"image {path!r} cannot be decoded ({reason})")
+        self.path, self.reason = path, reason
+
+
+class BadImage(NamedTuple):
+    """A row of a table whose picture cannot be decoded."""
+
+    row: int
+    path: str
+    reason: str
+
+
+def load_image(source: str | Path | bytes, *, at_least: int | None = None) -> Image.Image:
+    """The picture as upright 8-bit RGB; of an animation, the first frame; transparency on white.
+
+    `at_least` is the shorter side that the caller needs: a larger JPEG is then decoded at 1/2, 1/4 or 1/8 by the
+    decoder itself, which is several times faster; it never comes out smaller than that.
+
+    >>> data = BytesIO()
+    >>> Image.new("LA", (4, 2), (0, 51)).save(data, "PNG")  # black, one fifth opaque
+    >>> load_image(data.getvalue()).getpixel((0, 0))
+    (204, 204, 204)
+    """
+    name = "<bytes>" if isinstance(source, bytes) else str(source)
+    data = source if isinstance(source, bytes) else _read(Path(source), name)
+    if not data:
+        raise BadImageError(name, "empty file")
+    try:
+        Image.init()  # returns at once after the first time; some formats need a plugin that is not there
+        with Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+            if at_least:
+                image.draft(None, (at_least, at_least))  # does nothing unless it is a JPEG
+            image.load()
+            return _to_rgb(_upright(image), image.format)
+    except UnidentifiedImageError:
+        raise BadImageError(name, "not an image of a known format") from None
+    except Image.DecompressionBombError:
+        raise BadImageError(name, "more pixels than Pillow's safety limit") from None
+    except (
+        Exception
+    ) as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
+        text = " ".join(str(error).split())
+        truncated = isinstance(error, EOFError) or "truncated" in text.lower()
+        raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BadImageError(name, "no such file") from None
+    except IsADirectoryError:
+        raise BadImageError(name, "a folder, not a file") from None
+    except OSError as error:
+        raise BadImageError(name, error.strerror or type(error).__name__) from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # a damaged EXIF block must not cost us a picture whose pixels are fine
+        return image
+    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
+
+
+def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _from_deep(image)
+    if image.has_transparency_data:
+        picture = image.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(white, picture).convert("RGB")
+    if image.mode == "CMYK" and kind == "JPEG" and "adobe" not in image.info:
+        # Adobe's JPEGs store ink inverted and say so in a marker; Pillow takes every CMYK JPEG for one of those.
+        image = ImageChops.invert(image)
+    return image.convert("RGB")
+
+
+def _from_deep(image: Image.Image) -> Image.Image:
+    """Grayscale of more than 8 bits. Pillow's own conversion clips it at 255, which turns a photo white."""
+    values = np.nan_to_num(np.asarray(image, np.float64), posinf=0.0)  # [H, W]
+    largest = float(values.max())
+    # Integers are 16-bit unless they say otherwise; floats are written as 0..1, 0..255 or 0..65535.
+    scales = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
+    white = next((scale for scale in scales if largest <= scale), largest)
+    gray = np.clip(values / white * 255, 0, 255).round().astype(np.uint8)
+    return Image.fromarray(gray, "L").convert("RGB")

@@ -1,0 +1,221 @@
+"""What is in a dataset and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from labelwise.data.duplicates import Track, duplicate_groups, quietly
+from labelwise.data.images import BadImage, BadImageError, load_image
+from labelwise.data.table import PRESENT, LabelTable
+
+FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
+_PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square
+_BLOCK = 65_536  # rows made dense at once
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    label: str
+    present: int
+    unknown: int
+    per_split: dict[str, int]  # images with the label in each split
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two labels and how often they come together; `lift` is that frequency over what chance would give."""
+
+    a: str
+    b: str
+    together: int
+    b_given_a: float
+    a_given_b: float
+    lift: float
+
+
+@dataclass(frozen=True)
+class DuplicateGroup:
+    images: list[str]
+    splits: list[str]  # of each image
+    conflict: bool  # the same picture, other labels
+
+
+@dataclass(frozen=True)
+class Report:
+    source: str
+    images: int
+    splits: dict[str, int]
+    labels: list[LabelCount]
+    images_by_label_count: dict[int, int]  # labels in an image -> images
+    mean_labels_per_image: float
+    imbalance: float  # positives of the most frequent label over those of the rarest that has any
+    unknown_share: float  # of all images x labels
+    together: list[Pair]  # most often in the same image
+    apart: list[Pair]  # least often, measured by what chance would give
+    duplicates: list[DuplicateGroup]
+    broken: list[BadImage] | None  # None: not decoded
+
+    def as_json(self) -> dict[str, Any]:
+        content = asdict(self) | {"problems": problems(self)}
+        if self.broken is not None:
+            content["broken"] = [bad._asdict() for bad in self.broken]
+        return content
+
+
+def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, track: Track = quietly) -> Report:
+    """Count, compare and (unless `decode` is off) decode everything in the table."""
+    positives, unknown = table.positives_per_label(), table.unknown_per_label()
+    per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
+    counts = np.bincount(
+        np.repeat(np.arange(len(table)), np.diff(table.indptr))[table.values == PRESENT], minlength=len(table)
+    )  # [M]
+    together, apart = _pairs(table, positives, pairs)
+    some = positives[positives > 0]
+    return Report(
+        source=table.source,
+        images=len(table),
+        splits={split: len(table.rows(split)) for split in table.split_names},
+        labels=[
+            LabelCount(
+                name, int(positives[c]), int(unknown[c]), {split: int(n[c]) for split, n in per_split.items() if split}
+            )
+            for c, name in enumerate(table.labels)
+        ],
+        images_by_label_count={int(k): int(n) for k, n in enumerate(np.bincount(counts)) if n},
+        mean_labels_per_image=float(counts.mean()),
+        imbalance=float(some.max() / some.min()) if len(some) else 0.0,
+        unknown_share=float(unknown.sum() / (len(table) * len(table.labels))),
+        together=together,
+        apart=apart,
+        duplicates=_duplicates(table, track),
+        broken=_broken(table, track) if decode else None,
+    )
+
+
+def problems(report: Report) -> list[str]:
+    """What to fix, worst first: one line each."""
+    found = []
+    if report.broken:
+        found.append(
+            f"{len(report.broken)} images cannot be decoded, the first: {report.broken[0].path} "
+            f"({report.broken[0].reason}). Replace them, or train with --on-bad-image skip."
+        )
+    across = [group for group in report.duplicates if len(set(group.splits)) > 1]
+    if across:
+        found.append(
+            f"{len(across)} pictures are in several splits ({', '.join(across[0].images[:2])}): what is tested was "
+            "trained on. Delete the copies, or split again with: labelwise data split --force"
+        )
+    conflicts = [group for group in report.duplicates if group.conflict]
+    if conflicts:
+        found.append(
+            f"{len(conflicts)} pictures occur again with other labels ({', '.join(conflicts[0].images[:2])}). "
+            "Correct them."
+        )
+    copies = len(report.duplicates) - len(set(map(id, across)) | set(map(id, conflicts)))
+    if copies:
+        found.append(
+            f"{copies} pictures occur more than once in one split, with the same labels: they count more often."
+        )
+    empty = [count.label for count in report.labels if not count.present]
+    if empty:
+        found.append(
+            f"{len(empty)} labels have no image ({_some(empty)}). Remove them: they cannot be learned or measured."
+        )
+    few = [count.label for count in report.labels if 0 < count.present < FEW]
+    if few:
+        found.append(
+            f"{len(few)} labels have fewer than {FEW} images ({_some(few)}). Collect more, merge or drop them."
+        )
+    for split in (name for name in report.splits if name):
+        missing = [count.label for count in report.labels if count.present and not count.per_split[split]]
+        if missing:
+            found.append(f"{len(missing)} labels have no image in the split {split!r} ({_some(missing)}).")
+    bare = report.images_by_label_count.get(0, 0)
+    if bare:
+        found.append(
+            f"{bare} images have no label. If they were not looked at, remove them or mark their labels unknown."
+        )
+    if not any(report.splits):
+        found.append("There are no splits. Make them with: labelwise data split")
+    return found
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
+# ---- co-occurrence
+
+
+def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pair], list[Pair]]:
+    columns = np.sort(np.argsort(-positives, kind="stable")[:_PAIRED_LABELS])
+    columns = columns[positives[columns] > 0]
+    if len(columns) < 2:
+        return [], []
+    counts = np.zeros((len(columns), len(columns)))
+    for start in range(0, len(table), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(table)))
+        present = (table.targets(rows)[:, columns] == PRESENT).astype(np.float32)  # [m, n]
+        counts += present.T @ present
+    a, b = np.triu_indices(len(columns), 1)
+    expected = counts.diagonal()[a] * counts.diagonal()[b] / len(table)
+    seen = counts[a, b]
+
+    def pair(place: int) -> Pair:
+        first, second, n = int(a[place]), int(b[place]), float(seen[place])
+        return Pair(
+            table.labels[columns[first]],
+            table.labels[columns[second]],
+            int(n),
+            n / counts[first, first],
+            n / counts[second, second],
+            n / expected[place],
+        )
+
+    # In standard deviations of a Poisson count: a surprise of 2 images is none, one of 200 is.
+    surprise = (seen - expected) / np.sqrt(expected)
+    together = [pair(place) for place in np.argsort(-surprise, kind="stable")[:most].tolist() if surprise[place] > 0]
+    apart = [pair(place) for place in np.argsort(surprise, kind="stable")[:most].tolist() if surprise[place] < 0]
+    return together, apart
+
+
+# ---- files
+
+
+def _duplicates(table: LabelTable, track: Track) -> list[DuplicateGroup]:
+    return [
+        DuplicateGroup(
+            [table.images[row] for row in rows],
+            [table.splits[row] for row in rows],
+            conflict=bool((np.ptp(table.targets(rows), axis=0) > 0).any()),
+        )
+        for rows in duplicate_groups(table.images, track)
+    ]
+
+
+def _broken(table: LabelTable, track: Track) -> list[BadImage]:
+    """Pillow decodes outside Python's lock, so threads use all cores."""
+    threads = os.cpu_count() or 1
+
+    def check(row: int) -> BadImage | None:
+        try:
+            load_image(table.images[row], at_least=64)  # reads the whole file, but computes few pixels
+        except BadImageError as error:
+            return BadImage(row, error.path, error.reason)
+        return None
+
+    def results() -> Iterator[BadImage | None]:
+        rows = iter(track(range(len(table)), "Decoding images", len(table)))
+        with ThreadPoolExecutor(threads) as pool:
+            while block := list(islice(rows, 8 * threads)):  # small blocks: progress is shown as it happens
+                yield from pool.map(check, block)
+
+    return [bad for bad in results() if bad is not None]

@@ -1,0 +1,132 @@
+"""COCO instances JSON: a folder in the 2014 or 2017 layout, or one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from labelwise.data.readers.base import Format, ReaderOptions
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
+from labelwise.errors import LabelwiseError, unknown_name
+
+_VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
+
+
+class CocoOptions(ReaderOptions):
+    year: str | None = None  # needed only where a folder holds 2014 and 2017
+    images_folder: str | None = None  # where the photos are, if not in the usual place
+    # Images without any annotation. Published multi-label results leave them out (82,081 of 82,783 for training,
+    # 40,137 of 40,504 for testing on 2014), so that is the default; "keep" takes them as images without a label.
+    empty: Literal["drop", "keep"] = "drop"
+    crowd: Literal["present", "unknown", "absent"] = "present"  # a label that occurs only as a crowd region
+
+
+def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) -> LabelTable:
+    files = [path] if path.is_file() else _files_of_year(path, options.year)
+    categories: dict[int, str] = {}
+    images: list[str] = []
+    splits: list[str] = []
+    targets: list[npt.NDArray[np.int8]] = []
+    for file in files:
+        content = _load(file)
+        found = {entry["id"]: entry["name"] for entry in sorted(content["categories"], key=lambda entry: entry["id"])}
+        if categories and found != categories:
+            raise LabelwiseError(f"{file} has other categories than {files[0]}; read them one by one")
+        categories = found
+        names, values = _values(file, content, list(categories), options)
+        folder = _images_folder(file, names, options.images_folder)
+        images += [os.path.join(folder, name) for name in names]
+        splits += [_split_of(file)] * len(names)
+        targets.append(values)
+    return LabelTable.from_dense(images, np.concatenate(targets), list(categories.values()), splits=splits)
+
+
+def _files_of_year(root: Path, year: str | None) -> list[Path]:
+    files = sorted((root / "annotations").glob("instances_*.json"))
+    years = sorted({match[1] for file in files if (match := re.search(r"(\d{4})$", file.stem))})
+    if not files:
+        raise LabelwiseError(f"{root} is no COCO folder: looked for annotations/instances_*.json in it")
+    if year is None and len(years) > 1:
+        raise LabelwiseError(
+            f"{root} holds several years ({', '.join(years)}); choose one: coco:{root}?year={years[0]}"
+        )
+    if year is not None and year not in years:
+        raise unknown_name(f"COCO year of {root}", year, years)
+    return [file for file in files if year is None or file.stem.endswith(year)]
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise LabelwiseError(f"{file} is not readable JSON: {error}") from None
+    missing = {"images", "annotations", "categories"} - set(content if isinstance(content, dict) else ())
+    if missing:
+        raise LabelwiseError(f"{file} is no COCO instances file: it has no {', '.join(sorted(missing))}")
+    return content  # type: ignore[no-any-return]
+
+
+def _values(
+    file: Path, content: dict[str, Any], category_ids: list[int], options: CocoOptions
+) -> tuple[list[str], npt.NDArray[np.int8]]:
+    """File names and values [M, N], in the file's image order and the categories' id order."""
+    row_of = {image["id"]: row for row, image in enumerate(content["images"])}
+    column_of = {category: column for column, category in enumerate(category_ids)}
+    values = np.full((len(row_of), len(column_of)), ABSENT, np.int8)
+    annotated = np.zeros(len(row_of), bool)
+    # Crowd regions first: a single object of the same label then overrules what a crowd alone would say.
+    for annotation in sorted(content["annotations"], key=lambda entry: -int(entry.get("iscrowd", 0))):
+        try:
+            row, column = row_of[annotation["image_id"]], column_of[annotation["category_id"]]
+        except KeyError as error:
+            raise LabelwiseError(
+                f"{file}: annotation {annotation.get('id')} refers to image or category {error}, which is not listed"
+            ) from None
+        values[row, column] = _VALUE[options.crowd] if annotation.get("iscrowd", 0) else PRESENT
+        annotated[row] = True
+    kept = annotated if options.empty == "drop" else np.ones_like(annotated)
+    names = [image["file_name"] for image, keep in zip(content["images"], kept, strict=True) if keep]
+    return names, values[kept]
+
+
+def _images_folder(file: Path, names: list[str], given: str | None) -> str:
+    """The first usual place that holds the first image."""
+    if given:
+        return given
+    root = file.parent.parent if file.parent.name == "annotations" else file.parent
+    part = file.stem.removeprefix("instances_")  # train2017
+    split = re.sub(r"\d{4}$", "", part)
+    folders = [root / part, root / "images" / part, root / split, root / "images" / split, root / "images", root]
+    for folder in folders:
+        if names and (folder / names[0]).exists():
+            return str(folder)
+    return str(folders[0])  # checked with all the others, which says what is missing
+
+
+def _split_of(file: Path) -> str:
+    """`instances_val2017.json` -> val; a file that names no split has none."""
+    match = re.search(r"(train|val|test|valid|validation|training|testing)(\d{4})?$", file.stem.lower())
+    return canonical_split(match[1]) if match else ""
+
+
+def _recognise(path: Path) -> bool:
+    if path.is_dir():
+        return next((path / "annotations").glob("instances_*.json"), None) is not None
+    return path.suffix.lower() == ".json"
+
+
+FORMAT = Format(
+    "coco",
+    CocoOptions,
+    read_coco,
+    _recognise,
+    "annotations/instances_*.json, or such a .json file",
+    "Give the folder of the photos with images_folder=, or leave such images out with check_files=drop.",
+)

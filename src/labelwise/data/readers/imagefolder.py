@@ -1,0 +1,101 @@
+"""One folder per class, with or without one folder per split above them; ImageNet's synsets get their names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data.readers.base import Format, ReaderOptions, is_image, read_lines, unique_names
+from labelwise.data.table import LabelTable, canonical_split
+from labelwise.errors import LabelwiseError
+
+_SPLITS = {"train", "val", "test"}
+_NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
+
+
+class ImageFolderOptions(ReaderOptions):
+    names_file: str | None = None  # folder -> name: LOC_synset_mapping.txt or imagenet_class_index.json, found if near
+
+
+def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[str] | None) -> LabelTable:
+    split_folders = _split_folders(path) or {"": path}
+    classes = sorted({folder.name for root in split_folders.values() for folder in _folders(root)})
+    column_of = {name: column for column, name in enumerate(classes)}
+    images: list[str] = []
+    splits: list[str] = []
+    columns: list[int] = []
+    for split, root in split_folders.items():
+        for folder in _folders(root):
+            found = list(_images_below(folder))
+            images += found
+            splits += [split] * len(found)
+            columns += [column_of[folder.name]] * len(found)
+    if not images:
+        raise LabelwiseError(f"{path} has no images in folders named after their class, like {path}/cat/1.jpg")
+    return LabelTable(
+        _names(path, classes, options.names_file),
+        images,
+        splits,
+        np.arange(len(images) + 1),
+        np.array(columns, np.int32),
+        np.ones(len(images), np.int8),
+        single_label=True,
+    )
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _split_folders(path: Path) -> dict[str, Path]:
+    """Split -> folder, if all folders are named like splits and hold folders themselves."""
+    folders = {canonical_split(folder.name): folder for folder in _folders(path)}
+    if not folders or not set(folders) <= _SPLITS:
+        return {}
+    for split, folder in folders.items():
+        # ImageNet's validation photos come loose; as a class named "val" they would be silently wrong.
+        if not _folders(folder) and next(_images_below(folder), None):
+            raise LabelwiseError(
+                f"the photos in {folder} are not in folders named after their class; move them into such folders, "
+                f"or move {folder.name} away to go on without {split}"
+            )
+    return {split: folders[split] for split in ("train", "val", "test") if split in folders}
+
+
+def _images_below(folder: Path) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        yield from (os.path.join(parent, name) for name in sorted(files) if is_image(name))
+
+
+def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str, ...]:
+    """ImageNet's words for synset folders, if a file with them is given or lies here or up to three folders above."""
+    near = [folder / name for folder in (path, *path.resolve().parents[:3]) for name in _NAME_FILES]
+    file = Path(names_file) if names_file else next((file for file in near if file.is_file()), None)
+    if file is None:
+        return tuple(classes)
+    if file.suffix == ".json":
+        name_of = {synset: name.replace("_", " ") for synset, name in json.loads(file.read_text("utf-8")).values()}
+    else:  # n01440764 tench, Tinca tinca
+        pairs = (line.partition(" ") for line in read_lines(file))
+        name_of = {synset: words.split(",")[0].strip() for synset, _, words in pairs}
+    unnamed = [name for name in classes if name not in name_of]
+    if unnamed and names_file:
+        raise LabelwiseError(f"{file} has no name for the folder {unnamed[0]!r}")
+    # A name file that happens to lie near folders of something else must not rename half of them.
+    return tuple(classes) if unnamed else unique_names([name_of[synset] for synset in classes], classes)
+
+
+def _recognise(path: Path) -> bool:
+    """An image one or two folders down; no deeper, lest a wrong path costs a walk through a whole disk."""
+    if not path.is_dir():
+        return False
+    folders = (folder for top in _folders(path) for folder in (top, *_folders(top)))
+    return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
+
+
+FORMAT = Format("imagefolder", ImageFolderOptions, read_imagefolder, _recognise, "<class>/*.jpg or train/<class>/*.jpg")

@@ -1,0 +1,170 @@
+"""Open Images V6 image-level labels: human-verified ones, and machine ones above a threshold.
+
+The training file has 60 million lines: it is read line by line into flat arrays, never as a table of strings.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from labelwise.data.readers.base import Format, ReaderOptions, read_lines, unique_names
+from labelwise.data.strings import CodedStrings, PackedStrings
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
+from labelwise.errors import LabelwiseError
+
+_SPLITS = ("train", "validation", "test")
+# Where several lines speak of one label of one image, the first of these decides.
+_HUMAN_PRESENT, _HUMAN_ABSENT, _MACHINE_PRESENT = range(3)
+_VALUE_OF_RANK = np.array([PRESENT, ABSENT, PRESENT], np.int8)
+
+
+class OpenImagesOptions(ReaderOptions):
+    images_folder: str | None = None  # holds train/, validation/, test/; default: the folder itself
+    classes: Literal["auto", "trainable", "all"] = "auto"  # auto: the trainable ones if their file is there
+    machine_threshold: float | None = None  # machine labels at least this sure count as present; none: not read
+
+
+def read_openimages(path: Path, options: OpenImagesOptions, labels: Sequence[str] | None) -> LabelTable:
+    files = {split: _label_files(path, split, options.machine_threshold is not None) for split in _SPLITS}
+    if not any(files.values()):
+        raise LabelwiseError(f"{path} has no Open Images labels: looked for *train-annotations-human-imagelabels.csv")
+    ids, names = _classes(path, options.classes, [file for group in files.values() for file in group])
+    column_of = {id: column for column, id in enumerate(ids)}
+    folder = options.images_folder or str(path)
+
+    lengths: list[npt.NDArray[np.int64]] = []
+    columns: list[npt.NDArray[np.int32]] = []
+    values: list[npt.NDArray[np.int8]] = []
+    images_of: dict[str, npt.NDArray[np.uint64]] = {}
+    for split in _SPLITS:
+        images, counts, split_columns, split_values = _read_split(files[split], column_of, options.machine_threshold)
+        images_of[split] = images
+        lengths.append(counts)
+        columns.append(split_columns)
+        values.append(split_values)
+    return LabelTable(
+        names,
+        PackedStrings(f"{folder}/{split}/{image:016x}.jpg" for split in _SPLITS for image in images_of[split].tolist()),
+        CodedStrings(canonical_split(split) for split in _SPLITS for _ in range(len(images_of[split]))),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        np.concatenate(columns),
+        np.concatenate(values),
+        fill=UNKNOWN,
+    )
+
+
+def _find(path: Path, pattern: str) -> list[Path]:
+    """In the folder or one below it, but not among the nine million files of the image folders."""
+    below = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name not in _SPLITS)
+    return [file for folder in (path, *below) for file in sorted(folder.glob(pattern))]
+
+
+def _label_files(path: Path, split: str, machine: bool) -> list[Path]:
+    """`oidv6-train-annotations-human-imagelabels.csv`; the boxable selection only where the complete file is absent."""
+    files = []
+    for kind in ("human", "machine") if machine else ("human",):
+        found = sorted(_find(path, f"*{split}-annotations-{kind}-imagelabels*.csv"), key=lambda file: len(file.name))
+        files += found[:1]
+    return files
+
+
+def _classes(path: Path, which: str, files: list[Path]) -> tuple[list[str], tuple[str, ...]]:
+    """Ids and names of the labels: in the order of the trainable list, else of the descriptions, else sorted by id."""
+    described: dict[str, str] = {}
+    for file in _find(path, "*class-descriptions.csv")[:1]:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            described = {row[0]: row[1] for row in csv.reader(stream) if len(row) == 2 and row[0].startswith("/")}
+    trainable = next(iter(_find(path, "*classes-trainable.txt")), None)
+    if which == "trainable" and trainable is None:
+        raise LabelwiseError(f"{path} has no list of trainable classes: looked for *classes-trainable.txt")
+    if trainable is not None and which != "all":
+        ids = read_lines(trainable)
+    elif described:
+        ids = list(described)
+    else:
+        ids = sorted({label for file in files for _, _, label, _ in _lines(file)})
+    return ids, unique_names([described.get(id, id) for id in ids], ids)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str, str, str]]:
+    """(line number, image, label, confidence). No field of these files is quoted, so a split is enough, and fast."""
+    with file.open(encoding="utf-8-sig") as stream:
+        header = stream.readline().strip().split(",")
+        try:
+            image, label, confidence = (header.index(name) for name in ("ImageID", "LabelName", "Confidence"))
+        except ValueError:
+            raise LabelwiseError(
+                f"{file} line 1: expected ImageID,Source,LabelName,Confidence, not {','.join(header)!r}"
+            ) from None
+        for number, line in enumerate(stream, 2):
+            fields = line.rstrip().split(",")
+            if len(fields) != len(header):
+                raise LabelwiseError(f"{file} line {number}: {len(fields)} fields, expected {len(header)}")
+            yield number, fields[image], fields[label], fields[confidence]
+
+
+def _read_split(
+    files: list[Path], column_of: dict[str, int], threshold: float | None
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """Image ids [m] (sorted), entries per image [m], columns and values of the entries."""
+    image_ids, columns, ranks = array("Q"), array("i"), array("b")
+    for file in files:
+        is_machine = re.search("-machine-", file.name) is not None
+        for number, image, label, confidence in _lines(file):
+            column = column_of.get(label)
+            if column is None:
+                continue  # not among the wanted classes
+            try:
+                rank = _rank(float(confidence), is_machine, threshold)
+                image_id = int(image, 16)
+            except ValueError as error:
+                raise LabelwiseError(f"{file} line {number}: {error}") from None
+            if rank is not None:
+                image_ids.append(image_id)
+                columns.append(column)
+                ranks.append(rank)
+    all_ids = np.asarray(image_ids, np.uint64)
+    images = np.unique(all_ids)
+    # One integer per line that sorts by image, label and rank: sorting it in place needs no other copy of the data.
+    keys = np.searchsorted(images, all_ids).astype(np.int64, copy=False)
+    keys *= len(column_of)
+    keys += np.asarray(columns, np.int32)
+    keys *= len(_VALUE_OF_RANK)
+    keys += np.asarray(ranks, np.int8)
+    keys.sort()
+    pairs, rank_of = np.divmod(keys, len(_VALUE_OF_RANK))
+    first = np.ones(len(pairs), bool)
+    first[1:] = pairs[1:] != pairs[:-1]
+    row_of, entry_columns = np.divmod(pairs[first], len(column_of))
+    counts = np.bincount(row_of, minlength=len(images)).astype(np.int64)
+    return images, counts, entry_columns.astype(np.int32), _VALUE_OF_RANK[rank_of[first]]
+
+
+def _rank(confidence: float, is_machine: bool, threshold: float | None) -> int | None:
+    if is_machine:
+        return _MACHINE_PRESENT if threshold is not None and confidence >= threshold else None
+    if confidence not in (0.0, 1.0):
+        raise ValueError(f"a human label has confidence 0 or 1, not {confidence}")
+    return _HUMAN_PRESENT if confidence == 1.0 else _HUMAN_ABSENT
+
+
+def _recognise(path: Path) -> bool:
+    return path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv"))
+
+
+FORMAT = Format(
+    "openimages",
+    OpenImagesOptions,
+    read_openimages,
+    _recognise,
+    "*-annotations-human-imagelabels.csv and train/<ImageID>.jpg",
+    "Give the folder that holds train/, validation/, test/ with images_folder=, or leave it out with check_files=drop.",
+)

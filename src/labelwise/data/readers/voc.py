@@ -1,0 +1,169 @@
+"""PASCAL VOC devkits, by the per-label lists in ImageSets/Main or by the XML annotations: both give the same values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from labelwise.data.readers.base import Format, ReaderOptions, read_lines
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelwise.errors import LabelwiseError, unknown_name
+
+# fmt: off
+VOC_LABELS = [
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
+    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+]
+# fmt: on
+_SPLITS = ("train", "val", "test")
+_VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
+
+
+class VocOptions(ReaderOptions):
+    year: str | None = None  # needed only where a devkit holds several
+    difficult: Literal["unknown", "present", "absent"] = "unknown"  # a label that occurs only as a difficult object
+    annotations: Literal["auto", "xml", "imagesets"] = "auto"  # auto: the lists if they are there, they read faster
+    annotations_folder: str | None = None  # XML files elsewhere than in Annotations/
+
+
+def read_voc(path: Path, options: VocOptions, labels: Sequence[str] | None) -> LabelTable:
+    root = _year_folder(path, options.year)
+    lists = root / "ImageSets" / "Main"
+    annotations = Path(options.annotations_folder) if options.annotations_folder else root / "Annotations"
+    split_of = _split_of_image(lists, annotations)
+    by_lists = options.annotations == "imagesets" or (
+        options.annotations == "auto" and not options.annotations_folder and _has_label_lists(lists)
+    )
+    difficult = _VALUE[options.difficult]
+    if by_lists:
+        names, targets = _from_lists(lists, split_of, difficult)
+    else:
+        names, targets = _from_xml(annotations, list(split_of), difficult)
+    images = [str(root / "JPEGImages" / f"{image}.jpg") for image in split_of]
+    return LabelTable.from_dense(images, targets, names, splits=list(split_of.values()))
+
+
+def _year_folder(path: Path, year: str | None) -> Path:
+    if _is_year_folder(path):
+        return path
+    devkit = path / "VOCdevkit" if (path / "VOCdevkit").is_dir() else path
+    years = sorted(folder.name.removeprefix("VOC") for folder in devkit.glob("VOC*") if _is_year_folder(folder))
+    if not years:
+        raise LabelwiseError(f"{path} is no VOC devkit: looked for VOC2007/ImageSets/Main or VOC2007/Annotations in it")
+    if year is None:
+        if len(years) > 1:
+            raise LabelwiseError(
+                f"{path} holds several years ({', '.join(years)}); choose one: voc:{path}?year={years[0]}"
+            )
+        year = years[0]
+    if year not in years:
+        raise unknown_name(f"VOC year of {path}", year, years)
+    return devkit / f"VOC{year}"
+
+
+def _is_year_folder(path: Path) -> bool:
+    return (path / "ImageSets" / "Main").is_dir() or (
+        (path / "JPEGImages").is_dir() and (path / "Annotations").is_dir()
+    )
+
+
+def _split_of_image(lists: Path, annotations: Path) -> dict[str, str]:
+    """Image -> split, in the order of the official lists; without lists, every annotated image and no split."""
+    split_of: dict[str, str] = {}
+    # trainval alone is how some re-packed devkits come; where train and val exist it says nothing new.
+    for split in (*_SPLITS, "trainval"):
+        file = lists / f"{split}.txt"
+        if file.is_file():
+            for line in read_lines(file):
+                split_of.setdefault(line.split()[0], split)
+    if not split_of:
+        split_of = {file.stem: "" for file in sorted(annotations.glob("*.xml"))}
+    if not split_of:
+        raise LabelwiseError(
+            f"no images are listed: looked for {lists}/train.txt, val.txt, test.txt and {annotations}/*.xml"
+        )
+    return split_of
+
+
+def _has_label_lists(lists: Path) -> bool:
+    return next(lists.glob("*_train*.txt"), next(lists.glob("*_test.txt"), None)) is not None
+
+
+def _official_order(names: set[str]) -> list[str]:
+    """VOC's own 20 labels whenever no other name occurs, so that a subset of VOC has the same columns as all of it."""
+    return VOC_LABELS if names <= set(VOC_LABELS) else sorted(names)
+
+
+def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[list[str], npt.NDArray[np.int8]]:
+    """`<label>_<split>.txt`: 1 present, 0 only as difficult, -1 absent. Images that no list mentions stay unknown."""
+    files = {
+        (match[1], match[2]): file
+        for file in sorted(lists.glob("*_*.txt"))
+        if (match := re.fullmatch(r"(.+)_(train|val|test|trainval)", file.stem))
+    }
+    if not files:
+        raise LabelwiseError(f"there are no per-label lists like cat_train.txt in {lists}; use annotations=xml")
+    labels = _official_order({label for label, _ in files})
+    row_of = {image: row for row, image in enumerate(split_of)}
+    value_of = {"1": PRESENT, "0": difficult, "-1": ABSENT}
+    targets = np.full((len(row_of), len(labels)), UNKNOWN, np.int8)  # [M, N]
+    for (label, split), file in files.items():
+        if split not in split_of.values():
+            continue  # trainval repeats train and val
+        column = labels.index(label)
+        for number, line in enumerate(read_lines(file), 1):
+            image, value = (*line.split(), "", "")[:2]
+            if image not in row_of or value not in value_of:
+                raise LabelwiseError(
+                    f"{file} line {number}: expected an image of {split}.txt and 1, 0 or -1, not {line!r}"
+                )
+            targets[row_of[image], column] = value_of[value]
+    return labels, targets
+
+
+def _from_xml(folder: Path, images: Sequence[str], difficult: int) -> tuple[list[str], npt.NDArray[np.int8]]:
+    """A label is present if any object of it is not difficult; if all are, it has the value `difficult`."""
+    if not folder.is_dir():
+        raise LabelwiseError(f"the XML folder {folder} is missing; unpack it, or give annotations_folder=")
+    plain: list[set[str]] = []
+    hard: list[set[str]] = []
+    for image in images:
+        objects = _objects(folder / f"{image}.xml")
+        plain.append({name for name, is_difficult in objects if not is_difficult})
+        hard.append({name for name, is_difficult in objects if is_difficult})
+    labels = _official_order(set().union(*plain, *hard))
+    column = {label: i for i, label in enumerate(labels)}
+    targets = np.full((len(images), len(labels)), ABSENT, np.int8)  # [M, N]
+    for row in range(len(images)):
+        targets[row, [column[name] for name in hard[row]]] = difficult
+        targets[row, [column[name] for name in plain[row]]] = PRESENT
+    return labels, targets
+
+
+def _objects(file: Path) -> list[tuple[str, bool]]:
+    """The (name, difficult) of each object; body parts inside an object have names too and are not objects."""
+    try:
+        root = ElementTree.parse(file).getroot()
+    except FileNotFoundError:
+        raise LabelwiseError(f"the annotation {file} is missing") from None
+    except ElementTree.ParseError as error:
+        raise LabelwiseError(f"{file} is not readable XML: {error}") from None
+    return [
+        ((item.findtext("name") or "").strip(), (item.findtext("difficult") or "0").strip() == "1")
+        for item in root.findall("object")
+    ]
+
+
+def _recognise(path: Path) -> bool:
+    return path.is_dir() and any(
+        _is_year_folder(folder) for folder in (path, *path.glob("VOC[0-9]*"), *path.glob("VOCdevkit/VOC[0-9]*"))
+    )
+
+
+FORMAT = Format("voc", VocOptions, read_voc, _recognise, "VOC2007/ImageSets/Main and VOC2007/JPEGImages")

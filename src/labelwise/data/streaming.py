@@ -1,0 +1,176 @@
+"""Sets larger than a disk: webdataset shards and Hugging Face datasets as a stream of (image, target, key)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from labelwise.config import Config
+from labelwise.data.hf_stream import HuggingFaceStream
+from labelwise.data.images import BadImageError, load_image
+from labelwise.data.open import is_streamed, parse_source
+from labelwise.data.readers.base import Names, parse_options
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN
+from labelwise.data.tar_shards import RawSample, Reader, TarShards
+from labelwise.errors import LabelwiseError, unknown_name
+
+_MOST_WORKERS = 1024  # loader workers of one process that can count side by side
+
+
+class StreamSample(NamedTuple):
+    """One picture; from a `StreamLoader`, a batch: [B, 3, H, W], [B, N] and a list of keys."""
+
+    image: Tensor  # [3, H, W]
+    target: Tensor  # [N] int8 in {1, 0, -1}
+    key: str  # shard and name in it
+
+
+class StreamOptions(Config):
+    labels: Names | None = None  # default: labels.txt beside the shards, or what a Hugging Face dataset declares
+    split: str = "train"  # of a Hugging Face dataset; shards choose theirs by name
+    image_column: str | None = None  # of a Hugging Face dataset
+    label_column: str | None = None
+    shuffle: int = 0  # how many samples are held to draw from; 0: the order of the stream
+    seed: int = 0
+
+
+class SampleSource(Protocol):
+    @property
+    def labels(self) -> tuple[str, ...] | None: ...
+    def samples(self, reader: Reader, shuffle: random.Random | None) -> Iterator[RawSample]: ...
+
+
+def open_stream(
+    data: str | Path,
+    transform: Callable[[Image.Image], Tensor],
+    *,
+    labels: Sequence[str] | None = None,
+    on_bad_image: Literal["error", "skip"] = "error",
+    **options: Any,
+) -> LabelStream:
+    """Open `shards/train-{000000..000099}.tar` or `hf:name`; options may stand in the string, see `StreamOptions`."""
+    source = parse_source(data)
+    if not is_streamed(data):
+        raise LabelwiseError(f"{data} is no stream: give shards (*.tar, webdataset:folder) or hf:name")
+    given = {**source.options, **options} | ({} if labels is None else {"labels": tuple(labels)})
+    chosen = parse_options(StreamOptions, given, f"stream {data}")
+    samples: SampleSource
+    if source.format == "hf":
+        samples = HuggingFaceStream(source.path, chosen.split, chosen.image_column, chosen.label_column)
+    else:
+        samples = TarShards(source.path)
+    names = chosen.labels or samples.labels
+    if names is None:
+        raise LabelwiseError(
+            f"{data} does not say which labels there are; add labels=, or labels.txt beside the shards"
+        )
+    return LabelStream(samples, names, transform, on_bad_image, chosen.shuffle, chosen.seed)
+
+
+class LabelStream(IterableDataset[StreamSample]):
+    """Each sample once per pass, over all loader workers and distributed processes together.
+
+    Processes may get different numbers of samples: a distributed loop has to agree on when a pass ends.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        labels: Sequence[str],
+        transform: Callable[[Image.Image], Tensor],
+        on_bad_image: Literal["error", "skip"] = "error",
+        shuffle: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.labels = tuple(labels)
+        self._source, self._transform, self._on_bad_image = source, transform, on_bad_image
+        self._shuffle, self._seed = shuffle, seed
+        self._column = {name: column for column, name in enumerate(self.labels)}
+        self._own_labels = source.labels or self.labels  # what a number counts in
+        self._not_wanted = set(self._own_labels) - set(self.labels)
+        self._rank, self._world_size = _distributed_place()  # asked here: loader workers are not in the process group
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on see it change
+        self._skipped = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()  # per worker: no lost counts
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order in each pass; call it before the pass."""
+        self._epoch.fill_(epoch)
+
+    @property
+    def bad_images(self) -> int:
+        """How many pictures were skipped so far, in all loader workers of this process."""
+        return int(self._skipped.sum())
+
+    def __iter__(self) -> Iterator[StreamSample]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        reader = Reader(self._rank, self._world_size, worker, workers)
+        # All readers shuffle the shards alike, so that each finds its own part; each buffer is shuffled on its own.
+        order = random.Random(f"{self._seed} {int(self._epoch)}") if self._shuffle else None
+        raw: Iterable[RawSample] = self._source.samples(reader, order)
+        if self._shuffle:
+            raw = _shuffled(raw, self._shuffle, random.Random(f"{self._seed} {int(self._epoch)} {reader.index}"))
+        for sample in raw:
+            try:
+                picture = load_image(sample.image, at_least=getattr(self._transform, "at_least", None))
+            except BadImageError as error:
+                if self._on_bad_image == "error":
+                    bad = BadImageError(sample.key, error.reason)
+                    raise LabelwiseError(f"{bad}. Fix it, or add --on-bad-image skip.") from None
+                self._skipped[worker] += 1
+                continue
+            yield StreamSample(self._transform(picture), self._target(sample), sample.key)
+
+    def _target(self, sample: RawSample) -> Tensor:
+        target = torch.full((len(self.labels),), ABSENT, dtype=torch.int8)
+        for labels, value in ((sample.unknown, UNKNOWN), (sample.present, PRESENT)):
+            for label in labels:
+                name = label if isinstance(label, str) else self._name_of(label, sample.key)
+                if name in self._column:
+                    target[self._column[name]] = value
+                elif name not in self._not_wanted:
+                    raise LabelwiseError(f"{sample.key}: {unknown_name('label', name, self.labels)}")
+        return target
+
+    def _name_of(self, number: int, key: str) -> str:
+        if not 0 <= number < len(self._own_labels):
+            raise LabelwiseError(f"{key}: label number {number}, but there are {len(self._own_labels)} labels, from 0")
+        return self._own_labels[number]
+
+
+class StreamLoader(DataLoader[StreamSample]):
+    """A DataLoader over a `LabelStream`; a user's mistake met by a worker stays one line."""
+
+    def __iter__(self) -> Iterator[StreamSample]:  # type: ignore[override]  # torch types its own iterator class
+        try:
+            yield from super().__iter__()
+        except LabelwiseError as error:  # torch puts the worker's traceback into the message
+            message = str(error).strip().splitlines()[-1]
+            raise LabelwiseError(message.removeprefix("labelwise.errors.LabelwiseError: ")) from None
+
+
+def _shuffled(samples: Iterable[RawSample], size: int, generator: random.Random) -> Iterator[RawSample]:
+    """Hold `size` samples and always give out a random one of them."""
+    held: list[RawSample] = []
+    for sample in samples:
+        held.append(sample)
+        if len(held) > size:
+            place = generator.randrange(len(held))
+            held[place], held[-1] = held[-1], held[place]
+            yield held.pop()
+    generator.shuffle(held)
+    yield from held
+
+
+def _distributed_place() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # torchrun, before the group is made

@@ -1,0 +1,319 @@
+"""The one thing every reader gives: images, label names, splits, and what is known of each label of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from labelwise.data.strings import CodedStrings, PackedStrings
+from labelwise.errors import LabelwiseError, unknown_name
+
+PRESENT, ABSENT, UNKNOWN = 1, 0, -1
+
+_SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
+
+
+def canonical_split(name: str) -> str:
+    """One spelling per split.
+
+    >>> [canonical_split(name) for name in ("Training", "validation", "dev", "test", "fold 3", "")]
+    ['train', 'val', 'val', 'test', 'fold 3', '']
+    """
+    plain = name.strip().lower()
+    return _SPLIT_ALIASES.get(plain, plain)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """M images, N labels, and for each pair a value: 1 present, 0 absent, -1 unknown. Stored sparsely by rows (CSR):
+    only listed entries take memory, all others have the value `fill`. Nine million images x 9,600 labels fit.
+
+    >>> table = LabelTable.from_lists(["a.jpg", "b.jpg"], [["dog", "cat"], []], splits=["train", "test"])
+    >>> table.labels, table.target(0).tolist(), table.select("test").images[0]
+    (('cat', 'dog'), [1, 1], 'b.jpg')
+    """
+
+    labels: tuple[str, ...]  # N names, unique: the column order of the targets
+    images: Sequence[str]  # M paths, absolute or relative to the current folder
+    splits: Sequence[str]  # M names: "train", "val", "test", ... or "" where there is none
+    indptr: npt.NDArray[np.int64]  # [M+1]: the entries of row i are indptr[i]:indptr[i+1]
+    columns: npt.NDArray[np.int32]  # [nnz], in each row unique
+    values: npt.NDArray[np.int8]  # [nnz]
+    fill: int = ABSENT  # of what is not listed: 0 (COCO, VOC), or -1 where absence was not checked (Open Images)
+    source: str = ""  # what the user typed, for messages
+    single_label: bool = False  # exactly one label per image (ImageFolder, ImageNet)
+    label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # e.g. "seen" and "unseen" (zero-shot)
+    lines: npt.NDArray[np.int64] | None = None  # [M]: the line of each image in the file it was read from, if any
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", np.int64), ("columns", np.int32), ("values", np.int8)):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if not isinstance(self.images, PackedStrings):
+            object.__setattr__(self, "images", PackedStrings(self.images))
+        if not isinstance(self.splits, CodedStrings):
+            object.__setattr__(self, "splits", CodedStrings(canonical_split(name) for name in self.splits))
+        self._check()
+
+    def _check(self) -> None:
+        repeated = _repeated(self.labels)
+        if repeated is not None:
+            where = f"{self.source}: " if self.source else ""
+            raise LabelwiseError(f"{where}label {repeated!r} is listed twice; label names must be unique")
+        if len(self.splits) != len(self) or len(self.indptr) != len(self) + 1:
+            raise ValueError(f"{len(self)} images, {len(self.splits)} splits, {len(self.indptr)} row pointers")
+        if len(self.columns) != self.indptr[-1] or len(self.values) != self.indptr[-1]:
+            raise ValueError(f"{self.indptr[-1]} entries, {len(self.columns)} columns, {len(self.values)} values")
+        if len(self.columns) and not 0 <= self.columns.min() <= self.columns.max() < len(self.labels):
+            raise ValueError(f"a column lies outside 0..{len(self.labels) - 1}")
+        if self.fill not in (ABSENT, UNKNOWN) or not np.isin(self.values, (PRESENT, ABSENT, UNKNOWN)).all():
+            raise ValueError("values are 1 (present), 0 (absent) or -1 (unknown); fill is 0 or -1")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name or 'no split'} {len(self.rows(name))}" for name in self.split_names)
+        return f"<LabelTable {self.source!r}: {len(self)} images, {len(self.labels)} labels; {splits}>"
+
+    # ---- values
+
+    def target(self, row: int) -> npt.NDArray[np.int8]:
+        """The values of one image, [N]."""
+        values = np.full(len(self.labels), self.fill, np.int8)
+        entries = self._entries(row)
+        values[self.columns[entries]] = self.values[entries]
+        return values
+
+    def targets(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
+        """The values of `rows` (default: all images) as a dense array, [m, N]: m x N bytes."""
+        if rows is not None:
+            return self.select(rows).targets()
+        dense = np.full((len(self), len(self.labels)), self.fill, np.int8)
+        dense[self._row_of_entry(), self.columns] = self.values
+        return dense
+
+    def positives_per_label(self) -> npt.NDArray[np.int64]:
+        """In how many images each label is present, [N]."""
+        return self._count(self.values == PRESENT)
+
+    def unknown_per_label(self) -> npt.NDArray[np.int64]:
+        """In how many images each label is unknown, [N]."""
+        if self.fill == UNKNOWN:
+            return len(self) - self._count(self.values != UNKNOWN)
+        return self._count(self.values == UNKNOWN)
+
+    def present(self, row: int) -> list[str]:
+        """The names of the labels present in one image."""
+        entries = self._entries(row)
+        return [self.labels[column] for column in np.sort(self.columns[entries][self.values[entries] == PRESENT])]
+
+    def where(self, row: int) -> str:
+        """Where an image comes from, for messages: `photos.csv row 812`, or the source alone."""
+        return self.source if self.lines is None else f"{self.source} row {self.lines[row]}"
+
+    # ---- splits and rows
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits there are: train, val, test first, then the others as they appear; "" for images without one."""
+        names = self._coded_splits.names
+        usual = tuple(name for name in ("train", "val", "test") if name in names)
+        return usual + tuple(name for name in names if name not in usual)
+
+    def rows(self, split: str) -> npt.NDArray[np.int64]:
+        """The rows of a split, or of several: `train`, `train+val`, `trainval`."""
+        parts = split.split("+")
+        if split not in self.split_names and split.lower() == "trainval":
+            parts = ["train", "val"]
+        names = [canonical_split(part) for part in parts]
+        for name in names:
+            if name not in self.split_names:
+                named = [known for known in self.split_names if known]
+                if not named:
+                    raise LabelwiseError(
+                        f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
+                    )
+                raise unknown_name(f"split of {self.source}", name, named)
+        return self._coded_splits.rows(names)
+
+    def select(self, which: str | npt.ArrayLike) -> Self:
+        """The images of a split (by name, see `rows`), of row indices (in their order), or of a boolean mask [M]."""
+        if isinstance(which, str):
+            rows = self.rows(which)
+        else:
+            chosen = np.asarray(which)
+            rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+            if chosen.dtype == bool and len(chosen) != len(self):
+                raise ValueError(f"a mask of {len(chosen)} for {len(self)} images")
+        rows = np.arange(len(self))[rows]  # negative indices count from the end; others outside raise
+        lengths = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        entries = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return replace(
+            self,
+            images=self._packed_images.take(rows),
+            splits=self._coded_splits.take(rows),
+            indptr=indptr,
+            columns=self.columns[entries],
+            values=self.values[entries],
+            lines=None if self.lines is None else self.lines[rows],
+        )
+
+    def with_splits(self, splits: Sequence[str]) -> Self:
+        """The same images with other split names, one per image."""
+        return replace(self, splits=list(splits))
+
+    def with_labels(self, order: Sequence[str], missing: Literal["error", "unknown", "absent"] = "error") -> Self:
+        """Other columns: reordered, fewer, or (unless `missing` is "error") more, filled with the value named."""
+        repeated = _repeated(order)
+        if repeated is not None:
+            raise LabelwiseError(f"label {repeated!r} is listed twice; label names must be unique")
+        place = {name: column for column, name in enumerate(order)}
+        known = set(self.labels)
+        added = [name for name in order if name not in known]
+        if added and missing == "error":
+            raise unknown_name(f"label of {self.source}", added[0], self.labels)
+        new_column = np.array([place.get(name, -1) for name in self.labels], np.int32)
+        columns = new_column[self.columns]
+        kept = columns >= 0
+        lengths = np.bincount(self._row_of_entry()[kept], minlength=len(self))
+        table = replace(
+            self,
+            labels=tuple(order),
+            indptr=np.concatenate([[0], np.cumsum(lengths)]),
+            columns=columns[kept],
+            values=self.values[kept],
+            single_label=self.single_label and bool(kept.all()),
+            label_sets={key: tuple(n for n in names if n in place) for key, names in self.label_sets.items()},
+        )
+        value = UNKNOWN if missing == "unknown" else ABSENT
+        return table if not added or value == self.fill else table._set_columns([place[n] for n in added], value)
+
+    # ---- making
+
+    @classmethod
+    def from_dense(
+        cls,
+        images: Sequence[str],
+        targets: npt.ArrayLike,
+        labels: Sequence[str],
+        *,
+        splits: Sequence[str] | None = None,
+        source: str = "",
+    ) -> Self:
+        """From values [M, N] in {1, 0, -1}.
+
+        >>> LabelTable.from_dense(["a.jpg"], [[1, -1, 0]], ["x", "y", "z"]).unknown_per_label().tolist()
+        [0, 1, 0]
+        """
+        dense = np.asarray(targets, np.int8).reshape(len(images), len(labels))
+        rows, columns = np.nonzero(dense)
+        indptr = np.searchsorted(rows, np.arange(len(images) + 1))
+        return cls(
+            tuple(labels),
+            images,
+            _splits_or_none(splits, images),
+            indptr,
+            columns.astype(np.int32),
+            dense[rows, columns],
+            source=source,
+        )
+
+    @classmethod
+    def from_lists(
+        cls,
+        images: Sequence[str],
+        present: Sequence[Sequence[str]],
+        labels: Sequence[str] | None = None,
+        *,
+        absent: Sequence[Sequence[str]] | None = None,
+        unknown: Sequence[Sequence[str]] | None = None,
+        splits: Sequence[str] | None = None,
+        fill: int = ABSENT,
+        source: str = "",
+        single_label: bool = False,
+    ) -> Self:
+        """From names per image. Without `labels`, all names that occur, sorted. Of two lists that name the same label
+        of an image, present wins over absent and absent over unknown.
+
+        >>> LabelTable.from_lists(["a.jpg"], [["dog"]], unknown=[["cat"]]).target(0).tolist()
+        [-1, 1]
+        """
+        lists = [(present, PRESENT), (absent, ABSENT), (unknown, UNKNOWN)]
+        given = [(names, value) for names, value in lists if names is not None]
+        if labels is None:
+            labels = sorted({name for names, _ in given for row in names for name in row})
+        column = {name: i for i, name in enumerate(labels)}
+        indptr, columns, values = [0], list[int](), list[int]()
+        for row in range(len(images)):
+            entries: dict[int, int] = {}
+            for names, value in given:
+                for name in names[row]:
+                    if name not in column:
+                        raise unknown_name("label", name, labels)
+                    entries.setdefault(column[name], value)
+            columns += entries.keys()
+            values += entries.values()
+            indptr.append(len(columns))
+        return cls(
+            tuple(labels),
+            images,
+            _splits_or_none(splits, images),
+            np.array(indptr),
+            np.array(columns, np.int32),
+            np.array(values, np.int8),
+            fill=fill,
+            source=source,
+            single_label=single_label,
+        )
+
+    # ---- inside
+
+    @property
+    def _packed_images(self) -> PackedStrings:
+        assert isinstance(self.images, PackedStrings)
+        return self.images
+
+    @property
+    def _coded_splits(self) -> CodedStrings:
+        assert isinstance(self.splits, CodedStrings)
+        return self.splits
+
+    def _entries(self, row: int) -> slice:
+        row = range(len(self))[row]  # negative rows count from the end; others outside raise
+        return slice(self.indptr[row], self.indptr[row + 1])
+
+    def _row_of_entry(self) -> npt.NDArray[np.int64]:
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))  # [nnz]
+
+    def _count(self, entries: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        return np.bincount(self.columns[entries], minlength=len(self.labels)).astype(np.int64)
+
+    def _set_columns(self, columns: list[int], value: int) -> Self:
+        """Columns that no entry has yet, set to `value` in every row."""
+        rows = np.concatenate([self._row_of_entry(), np.repeat(np.arange(len(self)), len(columns))])
+        order = np.argsort(rows, kind="stable")
+        return replace(
+            self,
+            indptr=self.indptr + np.arange(len(self) + 1) * len(columns),
+            columns=np.concatenate([self.columns, np.tile(columns, len(self))])[order],
+            values=np.concatenate([self.values, np.full(len(self) * len(columns), value)])[order],
+        )
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _splits_or_none(splits: Sequence[str] | None, images: Sequence[str]) -> Sequence[str]:
+    return [""] * len(images) if splits is None else splits

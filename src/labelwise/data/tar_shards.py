@@ -1,0 +1,180 @@
+"""Shards in the webdataset convention: tar files in which `0001.jpg` and `0001.json` (or .cls, .txt) belong together.
+
+Read with the standard library and fsspec, so a shard may lie on a disk or behind http(s), s3, gs, ...; unlike the
+webdataset package nothing in a shard's address or content is ever run or unpickled.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import random
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from labelwise.data.readers.base import is_image, read_lines
+from labelwise.data.readers.manifest import LABEL_COLUMNS, UNKNOWN_COLUMNS
+from labelwise.errors import LabelwiseError
+
+
+class RawSample(NamedTuple):
+    """One picture of a stream, not yet decoded; labels are names, or numbers that count from 0."""
+
+    key: str
+    image: bytes
+    present: list[str | int]
+    unknown: list[str | int]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads: one loader worker of one distributed process. All readers together read everything once."""
+
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def index(self) -> int:
+        return self.rank * self.workers + self.worker
+
+    @property
+    def count(self) -> int:
+        return self.world_size * self.workers
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Number ranges and alternatives, as in a shell.
+
+    >>> expand_braces("train-{08..10}.tar"), expand_braces("{a,b}/{0..1}.tar")
+    (['train-08.tar', 'train-09.tar', 'train-10.tar'], ['a/0.tar', 'a/1.tar', 'b/0.tar', 'b/1.tar'])
+    """
+    parts = re.split(r"\{([^{}]*)\}", pattern)  # text, inside of braces, text, ...
+    choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
+    return ["".join(choice) for choice in product(*choices)]
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if not numbers:
+        return inside.split(",")
+    return [f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
+
+
+class TarShards:
+    def __init__(self, pattern: str) -> None:
+        self.shards = [found for part in expand_braces(pattern) for found in _find(part)]
+        if not self.shards:
+            raise LabelwiseError(f"no shards match {pattern!r}; give a folder, *.tar or name-{{000000..000009}}.tar")
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The lines of `labels.txt` beside the shards, if it is there."""
+        file = Path(self.shards[0]).parent / "labels.txt"
+        return tuple(read_lines(file)) if file.is_file() else None
+
+    def samples(self, reader: Reader, shuffle: random.Random | None) -> Iterator[RawSample]:
+        """The reader's part: whole shards if there are enough for all readers, else every count-th sample of all."""
+        shards = list(self.shards)
+        if shuffle is not None:
+            shuffle.shuffle(shards)
+        by_shard = len(shards) >= reader.count
+        if by_shard:
+            shards = shards[reader.index :: reader.count]
+        number = 0
+        for shard in shards:
+            for sample in _samples_of(shard):
+                if by_shard or number % reader.count == reader.index:
+                    yield sample
+                number += 1
+
+
+def _find(path: str) -> list[str]:
+    """A folder stands for its tar files; what is not there is an error now, not after an hour of training."""
+    if "://" in path:
+        return [path]
+    if Path(path).is_dir():
+        return sorted(str(file) for file in Path(path).glob("*.tar"))
+    found = sorted(glob.glob(path))
+    if not found and not glob.has_magic(path):
+        raise LabelwiseError(f"the shard {path} does not exist")
+    return found
+
+
+def _samples_of(shard: str) -> Iterator[RawSample]:
+    import fsspec  # comes with torch
+
+    try:
+        with fsspec.open(shard, "rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
+            yield from _grouped(shard, archive)
+    except tarfile.TarError as error:
+        raise LabelwiseError(f"the shard {shard} is not a readable tar file ({error})") from None
+
+
+def _grouped(shard: str, archive: tarfile.TarFile) -> Iterator[RawSample]:
+    """Files that follow each other and have the same name up to the first dot are one sample."""
+    key, files = "", dict[str, bytes]()
+    for member in archive:
+        folder, _, name = member.name.rpartition("/")
+        if not member.isfile() or name.startswith("."):
+            continue
+        stem, _, suffix = name.partition(".")
+        member_key = f"{folder}/{stem}" if folder else stem
+        if member_key != key:
+            if files:
+                yield _raw_sample(shard, key, files)
+            key, files = member_key, {}
+        content: IO[bytes] | None = archive.extractfile(member)
+        files[suffix.lower()] = content.read() if content else b""
+    if files:
+        yield _raw_sample(shard, key, files)
+
+
+def _raw_sample(shard: str, key: str, files: dict[str, bytes]) -> RawSample:
+    image = next((content for suffix, content in files.items() if is_image(f"x.{suffix}")), None)
+    if image is None:
+        raise LabelwiseError(f"{shard}: sample {key!r} has no image, only {', '.join('.' + s for s in files)}")
+    if "json" in files:
+        present, unknown = _labels_in_json(shard, key, files["json"])
+    elif "cls" in files or "txt" in files:
+        text = files.get("cls", files.get("txt", b"")).decode("utf-8", "replace")
+        present, unknown = [_name_or_number(part) for part in re.split(r"[\n|;,]", text) if part.strip()], []
+    else:
+        raise LabelwiseError(f"{shard}: sample {key!r} has no labels: looked for .json, .cls and .txt")
+    return RawSample(f"{shard}/{key}", image, present, unknown)
+
+
+def _name_or_number(text: str) -> str | int:
+    return int(text) if text.strip().isdecimal() else text.strip()
+
+
+def _labels_in_json(shard: str, key: str, content: bytes) -> tuple[list[str | int], list[str | int]]:
+    """A list, or an object with `labels` (or `tags`, `label`, ...) and perhaps `unknown`."""
+    try:
+        value: Any = json.loads(content)
+    except ValueError as error:
+        raise LabelwiseError(f"{shard}: the .json of sample {key!r} is not JSON ({error})") from None
+    if isinstance(value, dict):
+        name = next((name for name in LABEL_COLUMNS if name in value), None)
+        if name is None:
+            raise LabelwiseError(f"{shard}: the .json of sample {key!r} has no 'labels', only {', '.join(value)}")
+        unknown = next((value[column] for column in UNKNOWN_COLUMNS if column in value), None)
+        return as_list(value[name]), as_list(unknown)
+    return as_list(value), []
+
+
+def as_list(value: Any) -> list[str | int]:
+    """One label or several; None is no label.
+
+    >>> as_list("cat"), as_list([0, 2]), as_list(None)
+    (['cat'], [0, 2], [])
+    """
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,117 @@
+"""`labelwise data`, in this process and in a real one."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from labelwise.cli.data import app
+from labelwise.data.open import open_data
+from labelwise.errors import LabelwiseError
+
+
+def run(*arguments: object) -> None:
+    app([str(argument) for argument in arguments], exit_on_error=False, result_action="return_value")
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    run("sample", "--out", tmp_path / "sample", "--images", 60, "--size", 48)
+    return tmp_path / "sample" / "labels.csv"
+
+
+def test_inspect(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sample.parent / "images" / "00003.jpg").write_bytes(b"oops")
+    capsys.readouterr()
+    pytest.importorskip("matplotlib")
+    run("inspect", sample, "--json", tmp_path / "r.json", "--picture", tmp_path / "r.png", "--pairs", 4)
+    output = " ".join(capsys.readouterr().out.split())
+    assert "60 images (train 42, val 6, test 12), 13 labels" in output
+    assert "1 images cannot be decoded, the first:" in output
+    assert "00003.jpg (not an image of a known format)" in output
+    assert "moon stars" in output
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert content["images"] == 60
+    assert len(content["together"]) <= 4
+    assert Image.open(tmp_path / "r.png").format == "PNG"
+    run("inspect", sample, "--fast")
+    fast = capsys.readouterr().out
+    assert "Images were not decoded (--fast)." in fast
+    assert "cannot be decoded" not in fast
+
+
+def test_inspect_finds_missing_files(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sample.parent / "images" / "00003.jpg").unlink()
+    run("inspect", sample)
+    assert "no such file" in capsys.readouterr().out
+
+
+def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LabelwiseError, match="--force"):
+        run("split", sample, "--out", tmp_path / "new.csv")
+    capsys.readouterr()
+    run("split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force")
+    captured = capsys.readouterr()
+    table = open_data(tmp_path / "new.csv")
+    assert captured.out.strip().endswith("new.csv: train 30, test 30")
+    assert captured.err == ""  # no progress bar where nobody looks
+    assert {name: len(table.rows(name)) for name in table.split_names} == {"train": 30, "test": 30}
+    first = (tmp_path / "new.csv").read_bytes()
+    run("split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force")
+    assert (tmp_path / "new.csv").read_bytes() == first
+
+
+@pytest.mark.parametrize("to", ["csv", "tsv", "jsonl", "coco", "webdataset"])
+def test_convert(sample: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("convert", sample, "--to", to, "--out", tmp_path / "out")
+    assert f"out: 60 images as {to}" in capsys.readouterr().out
+    if to != "webdataset":
+        read = open_data(f"coco:{tmp_path / 'out'}?empty=keep") if to == "coco" else open_data(tmp_path / "out")
+        assert len(read) == 60
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    run("--help")
+    text = capsys.readouterr().out
+    assert all(command in text for command in ("inspect", "split", "convert", "download", "sample"))
+    run("inspect", "--help")
+    assert "--picture" in capsys.readouterr().out
+
+
+def test_unknown_dataset() -> None:
+    with pytest.raises(LabelwiseError, match="did you mean 'voc2007'"):
+        run("download", "voc2070", "--out", "nowhere")
+
+
+def test_in_a_real_process(tmp_path: Path) -> None:
+    code = "from labelwise.cli.data import app; app()"
+
+    def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    made = process("sample", "--out", tmp_path / "s", "--images", 20, "--size", 40)
+    assert made.returncode == 0, made.stderr
+    assert "20 images, 13 labels" in made.stdout
+    seen = process("inspect", tmp_path / "s", "--fast")
+    assert seen.returncode == 0, seen.stderr
+    assert "20 images" in seen.stdout
+    wrong = process("inspect", tmp_path / "s", "--no-such-option")
+    assert wrong.returncode != 0
+
+
+def test_the_snippets_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "data-tools.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 2
+    monkeypatch.chdir(tmp_path)
+    run("sample", "--out", "sample", "--images", 40, "--size", 48)
+    for snippet in snippets:
+        exec(snippet, {})
+    assert (tmp_path / "scene.png").exists()

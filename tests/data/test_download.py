@@ -1,0 +1,205 @@
+"""Against a real HTTP server on the loopback interface."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from labelwise.data.download import DOWNLOADS, Archive, download, fetch, fetch_all, unpack
+from labelwise.errors import LabelwiseError
+
+
+class Site:
+    """What the server holds and how it behaves."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.ranges: list[str | None] = []  # the Range header of each request
+        self.supports_range = True
+        self.cut_after: int | None = None  # bytes after which the next answer breaks off
+        self.url = ""
+
+    def archive(self, name: str) -> Archive:
+        return Archive(f"{self.url}/{name}", hashlib.md5(self.files[name]).hexdigest())
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    state = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range")
+            state.ranges.append(wanted)
+            content = state.files.get(self.path.lstrip("/"))
+            if content is None:
+                self.send_error(404)
+                return
+            start = 0
+            if wanted and state.supports_range:
+                match = re.fullmatch(r"bytes=(\d+)-", wanted)
+                assert match
+                start = int(match[1])
+                if start >= len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206)
+            else:
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            if state.cut_after is not None:
+                self.wfile.write(content[start : start + state.cut_after])
+                state.cut_after = None
+                return
+            self.wfile.write(content[start:])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield state
+    server.shutdown()
+    server.server_close()
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return data.getvalue()
+
+
+def zip_of(files: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+PHOTOS = {"VOCdevkit/VOC2007/JPEGImages/1.jpg": b"\xff" * 50_000, "VOCdevkit/VOC2007/readme.txt": b"hello"}
+
+
+def test_a_tar_and_a_zip_end_up_unpacked(site: Site, tmp_path: Path) -> None:
+    site.files = {"a.tar": tar_of(PHOTOS), "b.zip": zip_of({"annotations/x.json": b"{}", "annotations/": b""})}
+    told: list[tuple[str, int, int | None]] = []
+    fetch_all(
+        (site.archive("a.tar"), site.archive("b.zip")), tmp_path / "out", progress=lambda *event: told.append(event)
+    )
+    found = {
+        str(file.relative_to(tmp_path / "out")): file.read_bytes()
+        for file in (tmp_path / "out").rglob("*")
+        if file.is_file() and not file.name.startswith(".")
+    }
+    assert found == PHOTOS | {"annotations/x.json": b"{}"}  # and the archives are gone
+    assert ("Fetching a.tar", len(site.files["a.tar"]), len(site.files["a.tar"])) in told
+    assert {what.split()[0] for what, _, _ in told} == {"Fetching", "Checking", "Unpacking"}
+
+    site.ranges.clear()
+    fetch_all((site.archive("a.tar"), site.archive("b.zip")), tmp_path / "out")
+    assert site.ranges == []  # complete: nothing is fetched again
+
+
+def test_an_interrupted_download_goes_on(site: Site, tmp_path: Path) -> None:
+    site.files = {"a.tar": tar_of(PHOTOS)}
+    site.cut_after = 20_000
+    with pytest.raises(LabelwiseError, match=r"interrupted after 20,000 bytes .* run the same command again"):
+        fetch_all((site.archive("a.tar"),), tmp_path)
+    assert not (tmp_path / "VOCdevkit").exists()
+    assert not (tmp_path / "a.tar").exists()  # no half file under the final name
+    fetch_all((site.archive("a.tar"),), tmp_path)
+    assert site.ranges == [None, "bytes=20000-"]
+    assert (tmp_path / "VOCdevkit/VOC2007/JPEGImages/1.jpg").read_bytes() == b"\xff" * 50_000
+
+
+def test_a_server_that_cannot_resume(site: Site, tmp_path: Path) -> None:
+    site.files = {"a.tar": tar_of(PHOTOS)}
+    site.supports_range = False
+    (tmp_path / "a.tar.part").write_bytes(b"the beginning of something else")
+    assert fetch(site.archive("a.tar"), tmp_path).read_bytes() == site.files["a.tar"]
+    assert site.ranges == ["bytes=31-"]
+
+
+def test_a_partial_file_that_is_complete(site: Site, tmp_path: Path) -> None:
+    site.files = {"a.tar": tar_of(PHOTOS)}
+    (tmp_path / "a.tar.part").write_bytes(site.files["a.tar"])
+    assert fetch(site.archive("a.tar"), tmp_path).read_bytes() == site.files["a.tar"]
+
+
+def test_a_wrong_checksum_is_refused_and_forgotten(site: Site, tmp_path: Path) -> None:
+    site.files = {"a.tar": tar_of(PHOTOS)}
+    right = site.archive("a.tar")
+    with pytest.raises(LabelwiseError, match=r"checksum [0-9a-f]{32} is not the published 0{32}"):
+        fetch_all((Archive(right.url, "0" * 32),), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a.tar").write_bytes(b"old")
+    with pytest.raises(LabelwiseError, match="delete it and try again"):
+        fetch(right, tmp_path)
+
+
+def test_unreachable_and_missing(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(LabelwiseError, match="answers 404"):
+        fetch(Archive(f"{site.url}/nothing.tar", "0" * 32), tmp_path)
+    with pytest.raises(LabelwiseError, match="run the same command again"):
+        fetch(Archive("http://127.0.0.1:9/a.tar", "0" * 32), tmp_path)
+
+
+def link(name: str, target: str, kind: bytes) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, target
+        archive.addfile(member)
+        inside = tarfile.TarInfo(f"{name}/evil.txt")
+        inside.size = 4
+        archive.addfile(inside, io.BytesIO(b"evil"))
+    return data.getvalue()
+
+
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "up.tar": lambda: tar_of({"good.txt": b"x", "../evil.txt": b"evil"}),
+    "deep.tar": lambda: tar_of({"a/b/../../../evil.txt": b"evil"}),
+    "absolute.tar": lambda: tar_of({"/tmp/labelwise-evil.txt": b"evil"}),
+    "symlink.tar": lambda: link("door", "..", tarfile.SYMTYPE),
+    "hardlink.tar": lambda: link("door", "/etc/passwd", tarfile.LNKTYPE),
+    "device.tar": lambda: link("door", "", tarfile.CHRTYPE),
+    "up.zip": lambda: zip_of({"good.txt": b"x", "../evil.txt": b"evil"}),
+    "windows.zip": lambda: zip_of({"..\\evil.txt": b"evil"}),
+    "drive.zip": lambda: zip_of({"C:/evil.txt": b"evil"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives_write_nothing(name: str, tmp_path: Path) -> None:
+    archive, folder = tmp_path / name, tmp_path / "out"
+    archive.write_bytes(HOSTILE[name]())
+    folder.mkdir()
+    with pytest.raises(LabelwiseError, match="not unpacked"):
+        unpack(archive, folder)
+    assert list(folder.iterdir()) == []
+    assert {file.name for file in tmp_path.iterdir()} == {name, "out"}
+    assert not Path("/tmp/labelwise-evil.txt").exists()
+
+
+def test_the_catalogue() -> None:
+    with pytest.raises(LabelwiseError, match="did you mean 'coco2017'"):
+        download("coco2071", "nowhere")
+    archives = [archive for dataset in DOWNLOADS.values() for archive in dataset]
+    assert all(re.fullmatch(r"[0-9a-f]{32}", archive.md5) for archive in archives)
+    assert len({archive.md5 for archive in archives}) == len({archive.url for archive in archives}) == 8

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwise.data.inspect import Report, inspect, problems
+from labelwise.data.inspect_plot import save_picture
+from labelwise.data.open import open_data
+from labelwise.data.table import LabelTable
+from labelwise.errors import LabelwiseError
+
+LABELS = ["day", "night", "sun", "moon", "rare", "never"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LabelTable:
+    """Forty pictures with every fault there is."""
+    images, present = [], []
+    for row in range(40):
+        images.append(str(tmp_path / f"{row:02d}.png"))
+        Image.new("RGB", (8, 8), (row * 6, 255 - row, row)).save(images[-1])
+        present.append(["day", "sun"] if row % 2 else ["night", "moon"] if row % 4 else ["night"])
+    present[5] = []
+    present[6] = [*present[6], "rare"]
+    shutil.copy(images[1], images[39])  # in train and in test, same labels
+    shutil.copy(images[2], images[3])  # in train, other labels
+    shutil.copy(images[8], images[12])  # in train, same labels
+    Path(images[10]).write_bytes(b"")
+    Path(images[20]).write_bytes(Path(images[20]).read_bytes()[:48])
+    splits = ["train"] * 30 + ["test"] * 10
+    unknown: list[list[str]] = [["rare"] if row in (30, 31) else [] for row in range(40)]
+    return LabelTable.from_lists(images, present, LABELS, unknown=unknown, splits=splits, source="photos.csv")
+
+
+@pytest.fixture
+def report(table: LabelTable) -> Report:
+    return inspect(table)
+
+
+def test_counts(table: LabelTable, report: Report) -> None:
+    targets = table.targets()
+    assert report.images == 40
+    assert report.splits == {"train": 30, "test": 10}
+    for column, count in enumerate(report.labels):
+        assert count.present == (targets[:, column] == 1).sum()
+        assert count.unknown == (targets[:, column] == -1).sum()
+        assert count.per_split == {
+            "train": (targets[:30, column] == 1).sum(),
+            "test": (targets[30:, column] == 1).sum(),
+        }
+    per_image = (targets == 1).sum(1)
+    assert report.images_by_label_count == {k: (per_image == k).sum() for k in (0, 1, 2, 3)}
+    assert report.mean_labels_per_image == pytest.approx(per_image.mean())
+    assert report.imbalance == 20  # night in 20 images, rare in 1
+    assert report.unknown_share == pytest.approx(2 / 240)
+
+
+def test_pairs(report: Report) -> None:
+    first = report.together[0]
+    assert (first.a, first.b, first.together, first.b_given_a, first.a_given_b) == ("day", "sun", 19, 1.0, 1.0)
+    assert first.lift == pytest.approx(19 / (19 * 19 / 40))
+    assert ("day", "night") in {(pair.a, pair.b) for pair in report.apart}
+    assert all(pair.together == 0 for pair in report.apart if {pair.a, pair.b} <= {"day", "night", "sun"} - {"sun"})
+
+
+def test_pairs_agree_with_a_plain_count() -> None:
+    targets = np.random.default_rng(0).integers(-1, 2, (200, 6))
+    table = LabelTable.from_dense([f"none/{i}.jpg" for i in range(200)], targets, list("abcdef"))
+    report = inspect(table, decode=False, pairs=100)
+    pairs = report.together + report.apart
+    assert len(pairs) == 15  # each once
+    for pair in pairs:
+        a, b = targets[:, "abcdef".index(pair.a)] == 1, targets[:, "abcdef".index(pair.b)] == 1
+        assert pair.together == (a & b).sum()
+        assert pair.b_given_a == pytest.approx(b[a].mean())
+        assert pair.a_given_b == pytest.approx(a[b].mean())
+        assert pair.lift == pytest.approx((a & b).mean() / a.mean() / b.mean())
+
+
+def test_files(table: LabelTable, report: Report) -> None:
+    assert report.broken is not None
+    assert [(bad.row, bad.reason) for bad in report.broken] == [(10, "empty file"), (20, "truncated file")]
+    found = {tuple(Path(image).stem for image in group.images): group for group in report.duplicates}
+    assert set(found) == {("01", "39"), ("02", "03"), ("08", "12")}
+    assert found["01", "39"].splits == ["train", "test"]
+    assert [found[key].conflict for key in (("01", "39"), ("02", "03"), ("08", "12"))] == [False, True, False]
+    assert inspect(table, decode=False).broken is None
+
+
+def test_missing_files_are_broken_not_fatal(table: LabelTable) -> None:
+    Path(table.images[7]).unlink()
+    report = inspect(table)
+    assert report.broken is not None
+    assert ("no such file", 7) in {(bad.reason, bad.row) for bad in report.broken}
+
+
+def test_what_to_fix(report: Report) -> None:
+    lines = problems(report)
+    expected = [
+        "2 images cannot be decoded",
+        "1 pictures are in several splits",
+        "1 pictures occur again with other labels",
+        "1 pictures occur more than once in one split",
+        "1 labels have no image (never)",
+        "1 labels have fewer than 10 images (rare)",
+        "1 labels have no image in the split 'test' (rare)",
+        "1 images have no label",
+    ]
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start)
+        assert "\n" not in line
+
+
+def test_nothing_to_fix() -> None:
+    table = LabelTable.from_lists(
+        [f"none/{i}.jpg" for i in range(40)], [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10
+    )
+    assert problems(inspect(table, decode=False)) == []
+    without = table.with_splits([""] * 40)
+    assert problems(inspect(without, decode=False)) == ["There are no splits. Make them with: labelwise data split"]
+
+
+def test_json_and_picture(report: Report, tmp_path: Path) -> None:
+    content = json.loads(json.dumps(report.as_json()))
+    assert content["labels"][0] == {"label": "day", "present": 19, "unknown": 0, "per_split": {"train": 14, "test": 5}}
+    assert content["broken"][0]["reason"] == "empty file"
+    assert len(content["problems"]) == 8
+    pytest.importorskip("matplotlib")
+    save_picture(report, tmp_path / "report.png")
+    pixels = np.asarray(Image.open(tmp_path / "report.png").convert("RGB"))
+    assert pixels.shape[1] > 1000
+    assert (pixels != 255).any(-1).mean() > 0.05  # something is drawn
+
+
+def test_no_matplotlib_no_such_format(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LabelwiseError, match=r"name a \.png, \.pdf or \.svg file"):
+        save_picture(report, tmp_path / "report.docx")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(LabelwiseError, match=r"pip install 'labelwise\[plots\]'"):
+        save_picture(report, tmp_path / "report.png")
+
+
+def test_one_label_one_image(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    report = inspect(LabelTable.from_lists([str(tmp_path / "a.png")], [["x"]]))
+    assert report.together == report.apart == []
+    assert report.broken == []
+    assert report.imbalance == 1
+
+
+def test_progress_is_told(table: LabelTable) -> None:
+    told: dict[str, int] = {}
+
+    def track(items: object, description: str, total: int) -> object:
+        for item in items:  # type: ignore[attr-defined]
+            told[description] = told.get(description, 0) + 1
+            yield item
+        assert told[description] == total
+
+    inspect(table, track=track)  # type: ignore[arg-type]
+    assert told["Decoding images"] == 40
+    assert told["Comparing files of equal size"] > 0
+
+
+def test_the_known_duplicates_of_voc2007() -> None:
+    folder = Path(
+        os.environ.get("LABELWISE_SHARED_DATA", Path(__file__).resolve().parents[2] / ".." / "shared" / "data")
+    )
+    if not (folder / "VOCdevkit" / "VOC2007").is_dir():
+        pytest.skip("the shared VOC 2007 photos are not on this machine")
+    report = inspect(open_data(f"voc:{folder / 'VOCdevkit'}?year=2007"), decode=False)
+    assert report.images == 9963
+    pairs = {tuple(Path(image).stem for image in group.images) for group in report.duplicates}
+    assert pairs == {("000338", "007284"), ("008037", "009623"), ("000949", "005042")}
