@@ -18,8 +18,8 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## Show the main job end to end
-	$(BIN)/labelwise complexity --head hsq --backbone resnet10t --size 576 --labels 80
+demo: $(INSTALLED) ## Draw a sample set, train HSQ and GAP, evaluate, predict, write demo/report.html
+	$(BIN)/labelwise demo --out demo
 
 test: lint ## Lint, type-check and run the tests
 	$(BIN)/pytest -n 2
@@ -32,8 +32,10 @@ lint: $(INSTALLED)
 test-slow: $(INSTALLED) ## Also run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow
 
-bench: $(INSTALLED) ## Compare the heads' speed with other implementations, in one run
+bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python benchmarks/heads.py
+	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/train_cache.py
 
 clean: ## Remove what the targets made
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache

@@ -13,11 +13,29 @@ from labelwise.errors import LabelwiseError
 if TYPE_CHECKING:
     from labelwise import data, heads, losses, metrics
     from labelwise.model import LabelModel, create_model, load_model
+    from labelwise.tagger import Tagger, load
 
-__all__ = ["LabelModel", "LabelwiseError", "create_model", "data", "heads", "load_model", "losses", "metrics"]
+__all__ = [
+    "LabelModel",
+    "LabelwiseError",
+    "Tagger",
+    "create_model",
+    "data",
+    "heads",
+    "load",
+    "load_model",
+    "losses",
+    "metrics",
+]
 
 _MODULES = {"data", "heads", "losses", "metrics"}
-_HOME = {"LabelModel": "labelwise.model", "create_model": "labelwise.model", "load_model": "labelwise.model"}
+_HOME = {
+    "LabelModel": "labelwise.model",
+    "create_model": "labelwise.model",
+    "load_model": "labelwise.model",
+    "Tagger": "labelwise.tagger",
+    "load": "labelwise.tagger",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,11 @@ app = App(
     version=lambda: version("labelwise"),
     help_format="plaintext",
 )
+app.command("labelwise.cli.train:train", name="train", help="Train a model on your photos, or by a recipe.")
+app.command("labelwise.cli.evaluate:evaluate", name="evaluate", help="Measure a model on a dataset.")
+app.command("labelwise.cli.predict:predict", name="predict", help="Label photos with a model.")
+app.command("labelwise.cli.explain:explain", name="explain", help="Show where a model looked, label by label.")
+app.command("labelwise.cli.demo:demo", name="demo", help="See it all on a drawn sample set, in a few minutes.")
 app.command(
     "labelwise.cli.data:app", name="data", help="Inspect, split, convert or fetch a dataset, or make the sample set."
 )

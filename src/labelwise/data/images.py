@@ -63,14 +63,12 @@ def load_image(source: str | Path | bytes, *, at_least: int | None = None) -> Im
             if at_least:
                 image.draft(None, (at_least, at_least))  # does nothing unless it is a JPEG
             image.load()
-            return _to_rgb(_upright(image), image.format)
+            return as_rgb(image)
     except UnidentifiedImageError:
         raise BadImageError(name, "not an image of a known format") from None
     except Image.DecompressionBombError:
         raise BadImageError(name, "more pixels than Pillow's safety limit") from None
-    except (
-        Exception
-    ) as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
+    except Exception as error:  # the decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
         text = " ".join(str(error).split())
         truncated = isinstance(error, EOFError) or "truncated" in text.lower()
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
@@ -85,6 +83,11 @@ def _read(path: Path, name: str) -> bytes:
         raise BadImageError(name, "a folder, not a file") from None
     except OSError as error:
         raise BadImageError(name, error.strerror or type(error).__name__) from None
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """An opened picture as it should look: turned upright, 8-bit RGB."""
+    return _to_rgb(_upright(image), image.format)
 
 
 def _upright(image: Image.Image) -> Image.Image:

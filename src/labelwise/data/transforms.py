@@ -19,13 +19,11 @@ GREY = 128  # what fills holes and the corners that a rotation leaves
 
 
 class AugmentationConfig(Config):
-    """How training pictures are varied. The defaults are the recipe of the ML-Decoder, ASL and Q2L training codes."""
+    """How training pictures are varied. Cutout and RandAugment are those of ML-Decoder's and Q2L's training codes."""
 
     flip: float = Field(default=0.5, ge=0, le=1)  # chance to mirror left and right
     crop: float = Field(default=1.0, gt=0, le=1)  # smallest share of the area a random crop keeps; 1 = no crop
-    cutout: float = Field(
-        default=0.5, ge=0, lt=1
-    )  # side of the grey square hole, as a share of the picture's; 0 = none
+    cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the grey hole as a share of the picture's; 0 = none
     policy: Literal["none", "randaugment", "autoaugment"] = "randaugment"  # autoaugment: its ImageNet policy
     colour_jitter: float = Field(default=0.0, ge=0, le=1)  # brightness, contrast, saturation by up to this factor
 

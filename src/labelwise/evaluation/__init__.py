@@ -1,0 +1,26 @@
+"""Evaluation: predictions over a dataset, metrics with confidence intervals, thresholds and calibration."""
+
+from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
+from labelwise.evaluation.calibration import expected_calibration_error, fit_temperature
+from labelwise.evaluation.evaluate import Evaluation, evaluate
+from labelwise.evaluation.fit import Fit, fit_config
+from labelwise.evaluation.inference import Predictions, predict_logits
+from labelwise.evaluation.labels import match_labels
+from labelwise.evaluation.thresholds import ThresholdFit, fit_thresholds, threshold_fit
+
+__all__ = [
+    "Evaluation",
+    "Fit",
+    "Interval",
+    "Predictions",
+    "ThresholdFit",
+    "bootstrap_intervals",
+    "evaluate",
+    "expected_calibration_error",
+    "fit_config",
+    "fit_temperature",
+    "fit_thresholds",
+    "match_labels",
+    "predict_logits",
+    "threshold_fit",
+]

@@ -1,0 +1,151 @@
+"""How sure are the numbers? Percentile intervals from resampling the images of the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import LabelwiseError
+from labelwise.metrics.inputs import ArrayLike, Bytes, Floats, Ints, Mask, read_both, read_thresholds
+from labelwise.metrics.tally import in_top_k, passes_threshold
+
+Doubles = NDArray[np.float64]
+Weights = NDArray[np.int32]
+
+_BLOCK_VALUES = 2**21  # of weights at a time: small enough for the processor's cache, large enough to keep numpy busy
+
+
+@dataclass(frozen=True)
+class Interval:
+    low: float
+    high: float
+
+
+def bootstrap_intervals(
+    scores: ArrayLike,
+    targets: ArrayLike,
+    *,
+    thresholds: float | Sequence[float] | ArrayLike = 0.5,
+    top_k: Sequence[int] = (),
+    samples: int = 1000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> dict[str, Interval]:
+    """Intervals, as fractions, of mAP, CP, CR, CF1, OP, OR, OF1 (and, for each k, the six and the accuracy at top k).
+
+    Each sample draws M of the M images with replacement and measures it as `labelwise.metrics` would; a label that has
+    no positive in a sample is left out of that sample's averages. The interval holds the middle `level` of the values.
+
+    >>> rng = np.random.default_rng(0)
+    >>> targets = rng.integers(0, 2, (400, 3))
+    >>> interval = bootstrap_intervals(targets + rng.normal(0, 1, (400, 3)), targets, samples=200)["mAP"]
+    >>> round(interval.low, 2), round(interval.high, 2)
+    (0.76, 0.82)
+    """
+    values, known = read_both(scores, targets)
+    if samples < 1 or not 0 < level < 1:
+        raise LabelwiseError(f"samples={samples}, level={level}: use at least 1 sample and a level between 0 and 1")
+    if not len(values):
+        raise LabelwiseError("there are no images to draw samples from")
+    chosen = {"": passes_threshold(values, read_thresholds(thresholds, values.shape[1]))}
+    chosen |= {f"_top{k}": in_top_k(values, known, k) for k in top_k}
+    rankings = [Ranking.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
+    blocks = [
+        {"mAP": _mean_defined(np.stack([ranking.average_precision(weights) for ranking in rankings]))}
+        | _precision_recall(weights.T.astype(np.float64), known, chosen)
+        for weights in _resamples(len(values), samples, np.random.default_rng(seed))
+    ]
+    tail = 100 * (1 - level) / 2
+    intervals = {}
+    for name in blocks[0]:
+        drawn = np.concatenate([block[name] for block in blocks])  # [S]
+        drawn = drawn[~np.isnan(drawn)]
+        low, high = np.percentile(drawn, [tail, 100 - tail]) if len(drawn) else (np.nan, np.nan)
+        intervals[name] = Interval(float(low), float(high))
+    return intervals
+
+
+def _resamples(images: int, samples: int, rng: np.random.Generator) -> Iterator[Weights]:
+    """How often each image was drawn, in blocks [M, s]: images first, so that taking rows in order is fast."""
+    step = max(1, _BLOCK_VALUES // images)
+    for start in range(0, samples, step):
+        count = min(step, samples - start)
+        drawn = rng.integers(0, images, (count, images)) + np.arange(count)[:, None] * images
+        weights = np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images)
+        yield np.ascontiguousarray(weights.T, dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """One label's known images from the best score down: sorted once, then any weights of them give an AP."""
+
+    order: Ints  # [m] images down to the lowest positive: what scores lower plays no part
+    positive: Mask  # [m] in that order
+    starts: Ints  # [G] where the stretches begin; each ends with a run of equal scores that holds a positive
+
+    @classmethod
+    def of(cls, scores: Floats, targets: Bytes) -> Ranking:
+        known = np.flatnonzero(targets >= 0)
+        order = known[np.argsort(-scores[known], kind="stable")]
+        ranked, positive = scores[order], targets[order] == 1
+        run_ends = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1  # of equal scores
+        run_ends = np.append(run_ends, len(ranked))[: len(ranked)]
+        found = np.diff(positive.cumsum()[run_ends - 1], prepend=0) > 0
+        ends = np.concatenate([[0], run_ends[found]])
+        return cls(order[: ends[-1]].copy(), positive[: ends[-1]], ends[:-1])
+
+    def average_precision(self, weights: Weights) -> Doubles:
+        """AP [s] of the images as often as `weights` [M, s] says; NaN where no positive was drawn.
+
+        A stretch's precision is that at its lowest score; each positive in it is one step of recall at that precision.
+        """
+        if not len(self.order):
+            return np.full(weights.shape[1], np.nan)
+        drawn = weights[self.order]  # [m, s], a copy
+        known_above = np.add.reduceat(drawn, self.starts, axis=0).cumsum(axis=0)  # [G, s]
+        drawn[~self.positive] = 0
+        steps = np.add.reduceat(drawn, self.starts, axis=0)  # [G, s]
+        correct_above = steps.cumsum(axis=0)
+        area = (steps * (correct_above / np.maximum(known_above, 1))).sum(axis=0)
+        return _divide(area, correct_above[-1])
+
+
+def _precision_recall(weights: Doubles, targets: Bytes, chosen: dict[str, Mask]) -> dict[str, Doubles]:
+    """Each number for each row of `weights` [s, M]; `chosen`: predictions [M, N] by the suffix of their names."""
+    positive = targets == 1
+    positives = weights @ positive  # [s, N]
+    with_positive = weights @ positive.any(axis=1)  # [s] images
+    result: dict[str, Doubles] = {}
+    for suffix, passes in chosen.items():
+        predicted = weights @ (passes & (targets >= 0))
+        correct = weights @ (passes & positive)
+        class_precision = _mean_defined(np.where(positives > 0, correct / np.maximum(predicted, 1), np.nan).T)
+        class_recall = _mean_defined(_divide(correct, positives).T)
+        precision = np.where(positives.sum(1) > 0, correct.sum(1) / np.maximum(predicted.sum(1), 1), np.nan)
+        recall = _divide(correct.sum(1), positives.sum(1))
+        result |= {f"CP{suffix}": class_precision, f"CR{suffix}": class_recall}
+        result |= {f"CF1{suffix}": _f1(class_precision, class_recall)}
+        result |= {f"OP{suffix}": precision, f"OR{suffix}": recall, f"OF1{suffix}": _f1(precision, recall)}
+        if suffix:
+            result[f"accuracy{suffix}"] = _divide(weights @ (passes & positive).any(axis=1), with_positive)
+    return result
+
+
+def _mean_defined(values: Doubles) -> Doubles:
+    """Mean over labels of [N, s]: what is NaN is left out, a column of nothing else gives NaN."""
+    defined = ~np.isnan(values)
+    return _divide(np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0))
+
+
+def _divide(part: NDArray[Any], whole: NDArray[Any]) -> Doubles:
+    """NaN instead of a division by zero."""
+    return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
+
+
+def _f1(precision: Doubles, recall: Doubles) -> Doubles:
+    total = precision + recall
+    return np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1, total))

@@ -1,0 +1,93 @@
+"""Do scores mean what they say? Expected calibration error, and the one temperature that mends most of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.errors import LabelwiseError
+from labelwise.metrics.inputs import ArrayLike, Bytes, read_both
+
+Task = Literal["multi-label", "single-label"]
+Doubles = NDArray[np.float64]
+
+# Labels that the logits separate without an error would push the temperature to 0, and all scores to 0 or 1.
+LOWEST, HIGHEST = 0.05, 20.0
+_HALVINGS = 50  # of log(HIGHEST / LOWEST) = 6: far below the precision of a float
+
+
+def fit_temperature(logits: ArrayLike, targets: ArrayLike, task: Task = "multi-label") -> float:
+    """The temperature T in [0.05, 20] with the lowest cross-entropy of sigmoid(logits / T) on known entries [M, N].
+
+    With `task="single-label"`, of softmax(logits / T) on the images with exactly one present label. Without anything
+    to learn from, 1. Dividing by T changes no ranking of a multi-label model, so mAP stays as it is.
+
+    >>> logits = np.array([[4.0], [4.0], [4.0], [4.0], [-4.0]])  # says 98 % where 3 of 4 are right
+    >>> targets = np.array([[1], [1], [1], [0], [-1]])
+    >>> round(fit_temperature(logits, targets), 3), round(4 / math.log(3), 3)
+    (3.641, 3.641)
+    """
+    values, known = read_both(logits, targets)
+    if not np.isfinite(values).all():
+        raise LabelwiseError("the logits are not all finite; fix the model's output")
+    slope = (_sigmoid_slope if task == "multi-label" else _softmax_slope)(values.astype(np.float64), known)
+    if slope is None or slope(1.0) == 0:
+        return 1.0
+    # The cross-entropy is convex in a = 1/T: its slope only rises, so halving the interval finds the zero.
+    low, high = -math.log(HIGHEST), -math.log(LOWEST)  # of log a
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if slope(math.exp(middle)) <= 0:  # 0: scores rounded to 0 and 1, all of them right
+            low = middle
+        else:
+            high = middle
+    return math.exp(-(low + high) / 2)
+
+
+def expected_calibration_error(scores: ArrayLike, targets: ArrayLike, bins: int = 15) -> float:
+    """ECE of probabilities [M, N] as a fraction: how far scores are from the share of them that is right.
+
+    All known entries, of all labels together, fall into `bins` bins of equal width over [0, 1]; the ECE is the mean of
+    |mean score - share of positives| over the bins, weighted by their entries. NaN if nothing is known.
+
+    >>> round(expected_calibration_error(np.array([[0.9], [0.9], [0.1]]), np.array([[1], [0], [0]])), 4)
+    0.3
+    """
+    values, targets_read = read_both(scores, targets)
+    known = targets_read >= 0
+    probability, positive = values[known].astype(np.float64), targets_read[known] == 1
+    if not len(probability):
+        return math.nan
+    if probability.min() < 0 or probability.max() > 1:
+        raise LabelwiseError("calibration needs scores from 0 to 1; give probabilities, not logits")
+    place = np.minimum((probability * bins).astype(np.int64), bins - 1)  # a score of 1 belongs to the last bin
+    difference = np.bincount(place, probability - positive, minlength=bins)  # [bins] count x (score - share)
+    return float(np.abs(difference).sum() / len(probability))
+
+
+def _sigmoid_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] | None:
+    """d/da of the cross-entropy of sigmoid(a z)."""
+    known = targets >= 0
+    z, positive = logits[known], targets[known] == 1
+    if not len(z):
+        return None
+    return lambda a: float((z * (0.5 * (1 + np.tanh(0.5 * a * z)) - positive)).mean())
+
+
+def _softmax_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] | None:
+    """d/da of the cross-entropy of softmax(a z): the expected logit minus that of the right label."""
+    clear = (targets == 1).sum(axis=1) == 1
+    if not clear.any():
+        return None
+    z = logits[clear] - logits[clear].max(axis=1, keepdims=True)  # the same distribution, without overflow
+    right = z[targets[clear] == 1]  # [m]
+
+    def slope(a: float) -> float:
+        weight = np.exp(a * z)
+        return float(((weight * z).sum(axis=1) / weight.sum(axis=1) - right).mean())
+
+    return slope

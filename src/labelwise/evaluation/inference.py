@@ -1,0 +1,150 @@
+"""A model's logits for every image of a table, with test-time augmentation, from pictures or from cached features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.data.dataset import ImageDataset, ImageLoader, OnBadImage
+from labelwise.data.images import BadImage
+from labelwise.data.table import LabelTable
+from labelwise.data.transforms import eval_transform
+from labelwise.errors import LabelwiseError
+from labelwise.features.compute import evaluating
+from labelwise.features.progress import progress_of
+from labelwise.model import LabelModel
+
+if TYPE_CHECKING:
+    from labelwise.features import FeatureCache
+
+
+@dataclass(frozen=True)
+class Predictions:
+    logits: NDArray[np.float32]  # [m, N]
+    rows: NDArray[np.int64]  # [m] rows of the table, rising: all but the bad images
+    bad_images: tuple[BadImage, ...]
+
+
+class InferenceOptions(TypedDict, total=False):
+    """The keywords of `predict_logits`, for functions that hand them on."""
+
+    batch_size: int
+    workers: int
+    on_bad_image: OnBadImage
+    flip: bool
+    scales: Sequence[float]
+    progress: bool
+    features: FeatureCache | None
+
+
+def predict_logits(
+    model: LabelModel,
+    table: LabelTable,
+    *,
+    batch_size: int = 32,
+    workers: int = 2,
+    on_bad_image: OnBadImage = "error",
+    flip: bool = False,
+    scales: Sequence[float] = (1.0,),
+    progress: bool = True,
+    features: FeatureCache | None = None,
+) -> Predictions:
+    """Logits of the table's images, in its order.
+
+    `flip` adds the mirrored picture, `scales` other input sizes (multiples of the model's own); the views' logits are
+    averaged. Logits, not probabilities: their mean divided by a temperature is the mean of them divided by it, so that
+    a temperature still changes no ranking, and a sure view (sigmoid 1 - 1e-9) does not round away what it says.
+    """
+    if features is not None and list(scales) != [1]:
+        raise LabelwiseError("cached features are of one input size; leave out the scales, or do not use the cache")
+    sizes = input_sizes(model, scales)
+    total = torch.zeros(len(table), len(model.labels))  # [M, N]
+    seen = torch.zeros(len(table), dtype=torch.bool)
+    bad_images: Sequence[BadImage] = ()
+    for size in sizes:
+        if features is not None:
+            batches, bad_images = _from_features(model, features, batch_size, flip), features.bad_images
+        else:
+            images = _images(model, table, size, on_bad_image)
+            batches = _from_images(model, images, batch_size, workers, flip)
+        description = "Evaluating" if len(sizes) == 1 else f"Evaluating at {size} pixels"
+        with evaluating(model), torch.inference_mode(), progress_of(description, len(table), progress) as advance:
+            for rows, logits in batches:
+                total[rows] += logits.cpu().float()
+                seen[rows] = True
+                advance(len(rows))
+        if features is None:
+            bad_images = images.bad_images  # the same ones at each size
+    rows = seen.nonzero()[:, 0]
+    if not len(rows):
+        raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
+    views = len(sizes) * (2 if flip else 1)
+    return Predictions((total[rows] / views).numpy(), rows.numpy(), tuple(bad_images))
+
+
+def input_sizes(model: LabelModel, scales: Sequence[float]) -> list[int]:
+    """The model's own size times each scale, rounded to a multiple of the backbone's stride (1.0 stays as it is)."""
+    native = model.config.preprocessing.size
+    if not scales or not all(math.isfinite(scale) and scale > 0 for scale in scales):
+        raise LabelwiseError(
+            f"scales {', '.join(map(str, scales)) or '(none)'}: give positive numbers, as in 0.8,1.0,1.2"
+        )
+    if list(scales) == [1]:
+        return [native]
+    stride = round(native / _map_side(model, native))
+    sizes = [native if scale == 1 else max(1, round(native * scale / stride)) * stride for scale in scales]
+    for place, size in enumerate(sizes):
+        if size in sizes[:place]:
+            first = scales[sizes.index(size)]
+            raise LabelwiseError(
+                f"scales {first} and {scales[place]} both give {size} pixels (multiples of {stride}); leave one out"
+            )
+        _map_side(model, size)
+    return sizes
+
+
+def _map_side(model: LabelModel, size: int) -> int:
+    """The side of the feature map for pictures of `size` pixels; an error if the backbone cannot take them."""
+    device = next(model.parameters()).device
+    try:
+        with evaluating(model), torch.inference_mode():
+            return int(model.backbone(torch.zeros(1, 3, size, size, device=device)).shape[-1])
+    except (AssertionError, RuntimeError, ValueError):  # timm's families each refuse in their own way
+        raise LabelwiseError(
+            f"backbone {model.config.backbone.name!r} cannot take pictures of {size} pixels, "
+            f"only {model.config.preprocessing.size}; leave out the scales"
+        ) from None
+
+
+def _images(model: LabelModel, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
+    preprocessing = model.config.preprocessing.model_copy(update={"size": size})
+    return ImageDataset(table, eval_transform(preprocessing), on_bad_image)
+
+
+def _from_images(
+    model: LabelModel, pictures: ImageDataset, batch_size: int, workers: int, flip: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows [B] and the sum of the views' logits [B, N]."""
+    device = next(model.parameters()).device
+    loader = ImageLoader(pictures, batch_size=batch_size, num_workers=workers, pin_memory=device.type == "cuda")
+    for batch in loader:
+        images = batch.images.to(device, memory_format=torch.channels_last, non_blocking=True)
+        logits = model(images)
+        yield batch.rows, logits + model(images.flip(-1)) if flip else logits
+
+
+def _from_features(
+    model: LabelModel, features: FeatureCache, batch_size: int, flip: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same from the backbone's maps: only the head runs."""
+    device = next(model.parameters()).device
+    for rows in torch.as_tensor(features.rows).split(batch_size):
+        views = [model.head(features.batch(rows, flip=mirrored).to(device)) for mirrored in (False, True)[: 1 + flip]]
+        yield rows, torch.stack(views).sum(dim=0)

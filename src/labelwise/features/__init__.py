@@ -1,0 +1,5 @@
+"""Frozen backbone = cached features: each picture's map is computed once, stored, and read back in every epoch."""
+
+from labelwise.features.cache import FeatureCache, default_folder
+
+__all__ = ["FeatureCache", "default_folder"]

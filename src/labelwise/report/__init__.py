@@ -1,0 +1,9 @@
+"""Pages and pictures for people: one self-contained HTML file, and where a model looked."""
+
+from __future__ import annotations
+
+from labelwise.report.demo import DemoPicture, demo_report
+from labelwise.report.overlay import overlay
+from labelwise.report.page import Section, write_report
+
+__all__ = ["DemoPicture", "Section", "demo_report", "overlay", "write_report"]

@@ -1,0 +1,86 @@
+"""Pictures inside a page: as data URIs, and with an attention map laid over them."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+# The colour map inferno (perceptually uniform: equal steps of heat look like equal steps) at nine even points.
+_INFERNO = np.array(
+    [(0, 0, 4), (31, 12, 72), (85, 15, 109), (136, 34, 106), (186, 54, 85), (227, 89, 51), (249, 140, 10),
+     (249, 201, 50), (252, 255, 164)], np.float64
+)  # fmt: skip
+COLDEST = 0.3  # of the colour map: black would only darken the picture
+_DENSEST = 0.72  # opacity where it looked most: the picture stays visible
+_GREYED = 0.6  # how far the picture loses its own colours, which would be taken for heat
+
+Resize = Literal["squash", "crop", "pad"]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def overlay(picture: Image.Image, attention: NDArray[np.floating], resize: Resize = "squash") -> Image.Image:
+    """The picture with warm colours where `attention` [H, W] is high. `resize` is the model's preprocessing: it says
+    which part of the picture the map covers.
+    """
+    left, top, right, bottom = seen_box(picture.width, picture.height, resize)
+    smooth = Image.fromarray(heat(attention).astype(np.float32)).resize(
+        (right - left, bottom - top), Image.Resampling.BICUBIC
+    )
+    canvas = Image.new("F", picture.size)  # 0: not seen
+    canvas.paste(smooth, (left, top))
+    warm = np.asarray(canvas, np.float64).clip(0, 1)[..., None]  # [h, w, 1]
+    colours = np.asarray(picture.convert("RGB"), np.float64)  # [h, w, 3]
+    grey = np.asarray(picture.convert("L"), np.float64)[..., None]
+    base = colours * (1 - _GREYED) + grey * _GREYED
+    mixed = base * (1 - _DENSEST * warm) + heat_colour(COLDEST + (1 - COLDEST) * warm[..., 0]) * _DENSEST * warm
+    return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def heat(attention: NDArray[np.floating]) -> NDArray[np.float64]:
+    """0 to 1 from the least to the most attended place; faint all over if attention is spread almost evenly, because
+    stretching tiny differences would show a preference that is not there.
+
+    >>> heat(np.array([[0.1, 0.7], [0.1, 0.1]])).round(3).tolist(), heat(np.full((2, 2), 0.25)).max().tolist()
+    ([[0.0, 1.0], [0.0, 0.0]], 0.0)
+    """
+    values = np.asarray(attention, np.float64)
+    low, span = values.min(), values.max() - values.min()
+    shares: NDArray[np.float64] = (values - low) / max(span, values.mean(), 1e-12)
+    return shares
+
+
+def heat_colour(share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """RGB [..., 3] in 0..255 for values 0..1.
+
+    >>> heat_colour(np.array([0.0, 1.0])).tolist()
+    [[0.0, 0.0, 4.0], [252.0, 255.0, 164.0]]
+    """
+    places = np.linspace(0, 1, len(_INFERNO))
+    return np.stack([np.interp(share, places, _INFERNO[:, channel]) for channel in range(3)], axis=-1)
+
+
+def seen_box(width: int, height: int, resize: Resize) -> Box:
+    """What a model sees of a picture, in the picture's pixels; padding lies outside of it.
+
+    >>> seen_box(40, 20, "squash"), seen_box(40, 20, "crop"), seen_box(40, 20, "pad")
+    ((0, 0, 40, 20), (10, 0, 30, 20), (0, -10, 40, 30))
+    """
+    if resize == "squash":
+        return 0, 0, width, height
+    side = min(width, height) if resize == "crop" else max(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def data_uri(picture: Image.Image, longest: int = 320) -> str:
+    """The picture as a JPEG inside an address, not larger than `longest` pixels on its longer side."""
+    small = picture.convert("RGB")
+    small.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    data = BytesIO()
+    small.save(data, "JPEG", quality=86, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")

@@ -1,0 +1,254 @@
+"""Use a model: pictures in, labels with scores out, and where it looked on request."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from labelwise.data.dataset import OnBadImage
+from labelwise.data.images import BadImageError, as_rgb, load_image
+from labelwise.data.readers.base import is_image
+from labelwise.data.transforms import eval_transform
+from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.heads import list_heads
+from labelwise.heads.config import GapConfig
+from labelwise.metrics.inputs import read_thresholds
+from labelwise.metrics.tally import passes_threshold
+from labelwise.model import LabelModel, load_model
+
+Source = str | Path | Image.Image
+Sources = Source | Iterable[Source]
+
+
+class Prediction:
+    """What the model says about one picture.
+
+    `labels` and their `scores` are those that apply, best first: each reaches its own threshold (a single-label model
+    gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
+    """
+
+    def __init__(
+        self, tagger: Tagger, image: str | Image.Image, values: NDArray[np.float32] | None, error: str | None = None
+    ) -> None:
+        self.image = image  # the path as given, or the picture itself
+        self.error = error
+        self._tagger = tagger
+        self._values = np.zeros(0, np.float32) if values is None else values  # [N], in the order of the model's labels
+
+    @cached_property
+    def _chosen(self) -> list[int]:
+        """The labels that apply, as numbers, best first."""
+        if self.error is not None:
+            return []
+        if self._tagger.model.config.task == "single-label":
+            return [int(self._values.argmax())]
+        passing = np.flatnonzero(passes_threshold(self._values, self._tagger.threshold_values))
+        return [int(i) for i in passing[np.argsort(-self._values[passing], kind="stable")]]
+
+    @property
+    def labels(self) -> list[str]:
+        return [self._tagger.labels[i] for i in self._chosen]
+
+    @property
+    def scores(self) -> list[float]:
+        return [float(self._values[i]) for i in self._chosen]
+
+    @property
+    def all_scores(self) -> dict[str, float]:
+        """Every label's score, best first."""
+        order = np.argsort(-self._values, kind="stable")
+        return {self._tagger.labels[i]: float(self._values[i]) for i in order}
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        return self._tagger.thresholds
+
+    @property
+    def resize(self) -> Literal["squash", "crop", "pad"]:
+        """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
+        return self._tagger.model.config.preprocessing.resize
+
+    def picture(self) -> Image.Image:
+        """The picture itself: upright 8-bit RGB."""
+        return _decode(self.image)
+
+    def attention(self, label: str) -> NDArray[np.float32]:
+        """Where the model looked for `label`, [H, W], sums to 1.
+
+        The map covers what the model saw of the picture: all of it, unless the model's preprocessing crops or pads.
+        The picture runs through the model again on the first call.
+        """
+        labels = self._tagger.labels
+        if label not in labels:
+            raise unknown_name("label", label, labels)
+        maps, label_query = self._maps
+        chosen: NDArray[np.float32] = maps[label_query[labels.index(label)]]
+        return chosen
+
+    @cached_property
+    def _maps(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The maps of all queries, [K, H, W], and the query of each label, [N]."""
+        if self.error is not None:
+            raise LabelwiseError(self.error)
+        return self._tagger.query_maps(self.image)
+
+    def __repr__(self) -> str:
+        said = self.error or ", ".join(f"{n} {s:.2f}" for n, s in zip(self.labels, self.scores, strict=True))
+        return f"<Prediction {self.image!s}: {said or 'no label'}>"
+
+
+class Tagger:
+    """A model ready for pictures: it is put into evaluation mode and runs where its parameters are.
+
+    `threshold` replaces the thresholds that the model carries by one for all labels.
+    """
+
+    def __init__(self, model: LabelModel, *, threshold: float | None = None) -> None:
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
+        if threshold is not None and model.config.task == "single-label":
+            raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
+        self.model = model.eval().to(memory_format=torch.channels_last)
+        self.labels = model.labels
+        self.threshold_values = read_thresholds(model.thresholds if threshold is None else threshold, len(self.labels))
+        each = np.broadcast_to(self.threshold_values, len(self.labels))  # [N]
+        self.thresholds: dict[str, float] = dict(zip(self.labels, each.tolist(), strict=True))
+        self._transform = eval_transform(model.config.preprocessing)
+
+    def predict(
+        self, images: Sources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
+    ) -> list[Prediction]:
+        """One prediction per picture, in their order.
+
+        `images` is a path, a PIL picture, a folder (searched with all folders in it, in alphabetical order) or any mix
+        of these in a list. A picture that cannot be decoded raises, or with `on_bad_image="skip"` gives a prediction
+        with an `error`. Millions of pictures: use `stream`, which keeps only what it works on in memory.
+        """
+        if not progress:
+            return list(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
+        from rich.console import Console
+        from rich.progress import track
+
+        sources = list(find_images(images))
+        predictions = self.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
+        return list(track(predictions, "Predicting", len(sources), console=Console(stderr=True), transient=True))
+
+    def stream(
+        self, images: Sources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
+    ) -> Iterator[Prediction]:
+        """`predict` one after the other: while the model works on a batch, threads decode the next one."""
+        if batch_size < 1:
+            raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
+        waiting: deque[tuple[str | Image.Image, Future[Tensor]]] = deque()
+        pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="decode")  # Pillow releases Python's lock
+        try:
+            for source in find_images(images):
+                waiting.append((source, pool.submit(self._input, source)))
+                if len(waiting) == 2 * batch_size:
+                    yield from self._batch([waiting.popleft() for _ in range(batch_size)], on_bad_image)
+            while waiting:
+                yield from self._batch([waiting.popleft() for _ in range(min(batch_size, len(waiting)))], on_bad_image)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def query_maps(self, source: str | Image.Image) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
+        if isinstance(self.model.config.head, GapConfig):
+            able = ", ".join(name for name in list_heads() if name != "gap")
+            raise LabelwiseError(f"a model with the head 'gap' has no attention to show; heads that have: {able}")
+        with torch.inference_mode():
+            details = self.model.details(self._to_device([self._input(source)]))
+        return details.attention[0].float().cpu().numpy(), details.label_query.cpu().numpy()
+
+    def _input(self, source: str | Image.Image) -> Tensor:
+        """[3, size, size]; runs in a thread."""
+        tensor: Tensor = self._transform(_decode(source, at_least=self._transform.at_least))
+        return tensor
+
+    def _to_device(self, inputs: list[Tensor]) -> Tensor:
+        device = next(self.model.parameters()).device
+        return torch.stack(inputs).to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
+
+    def _batch(
+        self, waiting: list[tuple[str | Image.Image, Future[Tensor]]], on_bad_image: OnBadImage
+    ) -> Iterator[Prediction]:
+        inputs: list[Tensor] = []
+        errors: list[str | None] = []
+        for _, future in waiting:
+            try:
+                inputs.append(future.result())
+                errors.append(None)
+            except BadImageError as bad:
+                if on_bad_image == "error":
+                    raise LabelwiseError(f"{bad}. Fix it, or add --on-bad-image skip.") from None
+                errors.append(str(bad))
+        rows = iter(self._scores(inputs)) if inputs else iter(())
+        for (source, _), error in zip(waiting, errors, strict=True):
+            yield Prediction(self, source, next(rows) if error is None else None, error)
+
+    def _scores(self, inputs: list[Tensor]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            scores = self.model.scores(self.model(self._to_device(inputs)).float())
+        values: NDArray[np.float32] = scores.cpu().numpy()  # [B, N]
+        if np.isnan(values).any():
+            raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
+        return values
+
+
+def find_images(images: Sources) -> Iterator[str | Image.Image]:
+    """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
+    if isinstance(images, Image.Image):
+        yield images
+    elif isinstance(images, str | Path):
+        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
+    else:
+        for entry in images:
+            yield from find_images(entry)
+
+
+def _below(folder: str) -> Iterator[str]:
+    empty, visited = True, set[str]()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link back to a folder above would lead round and round
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(filter(is_image, files)):
+            empty = False
+            yield os.path.join(parent, name)
+    if empty:
+        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+_OPENED_LAZILY = Lock()
+
+
+def _decode(source: str | Image.Image, at_least: int | None = None) -> Image.Image:
+    if not isinstance(source, Image.Image):
+        return load_image(source, at_least=at_least)
+    try:
+        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
+            source.load()
+        return as_rgb(source)
+    except OSError as error:
+        raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None
+
+
+def load(source: str | Path, *, threshold: float | None = None, **hub_options: Any) -> Tagger:
+    """A tagger from a run folder, a model folder or a hub id, on the GPU if there is one."""
+    model = load_model(source, **hub_options)
+    return Tagger(model.to("cuda" if torch.cuda.is_available() else "cpu"), threshold=threshold)

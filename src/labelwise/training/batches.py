@@ -1,0 +1,120 @@
+"""Where training batches come from: pictures through augmentation, or a frozen backbone's cached features.
+
+Which rows make up which batch depends on (seed, epoch) alone, and a step of all processes together sees the same rows
+for any number of them: process r of w takes every w-th row of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.data.dataset import ImageDataset, ImageLoader
+from labelwise.data.images import BadImage
+from labelwise.features import FeatureCache
+
+
+class Share(NamedTuple):
+    """Which part of the work is this process's."""
+
+    rank: int = 0
+    of: int = 1
+
+
+class Batches(Protocol):
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets [B, N] of the steps from `first` on, this process's share of each."""
+
+    def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        """A share of the validation rows, unaugmented, in order."""
+
+    @property
+    def bad_images(self) -> list[BadImage]: ...
+
+
+def epoch_order(rows: np.ndarray, batch_size: int, seed: int, epoch: int, share: Share) -> list[np.ndarray]:
+    """The epoch's batches of rows. What does not fill a batch is left for other epochs.
+
+    >>> [batch.tolist() for batch in epoch_order(np.arange(5), 2, seed=0, epoch=0, share=Share())]
+    [[2, 4], [3, 0]]
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(rows)
+    size = min(batch_size, len(order)) // share.of * share.of
+    return [order[start : start + size][share.rank :: share.of] for start in range(0, len(order) - size + 1, size)]
+
+
+class ImageBatches:
+    def __init__(
+        self, train: ImageDataset, held_out: ImageDataset | None, batch_size: int, workers: int, seed: int, share: Share
+    ) -> None:
+        self.train, self.held_out = train, held_out
+        self.batch_size, self.workers, self.seed, self.share = batch_size, workers, seed, share
+
+    def __len__(self) -> int:
+        return len(self._order(0))
+
+    def _order(self, epoch: int) -> list[np.ndarray]:
+        return epoch_order(np.arange(len(self.train)), self.batch_size, self.seed, epoch, self.share)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        self.train.set_epoch(epoch)
+        sampler = [batch.tolist() for batch in self._order(epoch)[first:]]
+        for batch in ImageLoader(self.train, batch_sampler=sampler, num_workers=self.workers):
+            yield batch.images, batch.targets
+
+    def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.held_out is None:
+            return
+        rows = range(share.rank, len(self.held_out), share.of)
+        sampler = [list(rows[start : start + self.batch_size]) for start in range(0, len(rows), self.batch_size)]
+        for batch in ImageLoader(self.held_out, batch_sampler=sampler, num_workers=self.workers):
+            yield batch.images, batch.targets
+
+    @property
+    def bad_images(self) -> list[BadImage]:
+        return self.train.bad_images + (self.held_out.bad_images if self.held_out else [])
+
+
+class FeatureBatches:
+    """`flip`: the chance that a training row comes mirrored."""
+
+    def __init__(
+        self,
+        train: FeatureCache,
+        held_out: FeatureCache | None,
+        targets: tuple[Tensor, Tensor | None],  # [M, N] of each cache's table
+        batch_size: int,
+        seed: int,
+        share: Share,
+        flip: float,
+    ) -> None:
+        self.train, self.held_out = train, held_out
+        self.train_targets, self.held_out_targets = targets
+        self.batch_size, self.seed, self.share, self.flip = batch_size, seed, share, flip
+
+    def __len__(self) -> int:
+        return len(epoch_order(self.train.rows, self.batch_size, self.seed, 0, self.share))
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
+        for rows in epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]:
+            yield self.train.batch(rows, mirrored[rows]), self.train_targets[torch.from_numpy(rows)]
+
+    def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.held_out is None or self.held_out_targets is None:
+            return
+        mine = self.held_out.rows[share.rank :: share.of]
+        for start in range(0, len(mine), self.batch_size):
+            rows = mine[start : start + self.batch_size]
+            yield self.held_out.batch(rows), self.held_out_targets[torch.from_numpy(rows)]
+
+    @property
+    def bad_images(self) -> list[BadImage]:
+        return self.train.bad_images + (self.held_out.bad_images if self.held_out else [])

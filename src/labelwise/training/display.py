@@ -1,0 +1,68 @@
+"""What a person sees of a training run: a live line on a terminal, plain lines elsewhere, and log.txt in any case."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    def __init__(self, log: Path | None, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.log = log
+        self._live: Progress | None = None
+        self._task: Any = None
+        self._mAP = ""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False)
+        if self.log is not None:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def note(self, text: str) -> None:
+        """What is going on now; only on a terminal."""
+        if self._live is not None:
+            self._live.update(self._task, note=text)
+
+    def start_epoch(self, epoch: int, epochs: int, steps: int, first: int) -> None:
+        if not self.console.is_terminal:
+            return
+        if self._live is None:
+            columns = ("epoch {task.fields[epoch]}", "loss {task.fields[loss]}", "{task.fields[mAP]}")
+            self._live = Progress(
+                *(TextColumn(text) for text in columns),
+                BarColumn(),
+                TextColumn("{task.fields[speed]} images/s"),
+                TextColumn("left:"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=self.console,
+                transient=True,
+            )
+            self._live.start()
+            self._task = self._live.add_task("", total=epochs * steps, loss="-", mAP="", speed="-", note="", epoch="")
+        done = epoch * steps + first
+        self._live.update(self._task, completed=done, epoch=f"{epoch + 1}/{epochs}", note="")
+
+    def step(self, loss: float, images_per_second: float) -> None:
+        if self._live is not None:
+            self._live.update(
+                self._task, advance=1, loss=f"{loss:.4f}", mAP=self._mAP, speed=f"{images_per_second:.0f}"
+            )
+
+    def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
+        self._mAP = f"mAP {row['mAP']:.2f}" if row.get("mAP") is not None else ""
+        best = "  best so far" if self._mAP and best_epoch == row["epoch"] else ""
+        speed = f"{row['images_per_second']:.0f} images/s"
+        self.say(f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._mAP}  {speed}  {row['seconds']:.0f} s{best}")
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

@@ -1,0 +1,241 @@
+"""The training loop. Everything random in a step comes from (seed, step), so a run that was stopped anywhere and
+resumed goes through the same numbers as one that was not."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from labelwise import losses
+from labelwise.data.transforms import batch_mix
+from labelwise.errors import LabelwiseError
+from labelwise.metrics import MultiLabelMetrics
+from labelwise.training.batches import Batches, Share
+from labelwise.training.checkpoint import (
+    module_tensors,
+    optimizer_tensors,
+    read_checkpoint,
+    restore_module,
+    restore_optimizer,
+    write_checkpoint,
+)
+from labelwise.training.display import Display
+from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
+from labelwise.training.recipe import Recipe
+from labelwise.training.stop import StopRequest
+
+
+@dataclass
+class Progress:
+    """Where a run stands: saved in every checkpoint."""
+
+    step: int = 0  # optimizer steps and accumulation steps alike
+    loss_sum: float = 0.0  # of the epoch so far
+    seconds: float = 0.0  # of training and validation, over all sessions
+    best_mAP: float | None = None  # noqa: N815
+    best_epoch: int | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry per finished epoch
+
+
+class Trainer:
+    """Trains `module` (a whole model, or the head alone on cached features) on `batches` and keeps its best weights."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        batches: Batches,
+        labels: int,
+        recipe: Recipe,
+        folder: Path,
+        fabric: Fabric,
+        display: Display,
+    ) -> None:
+        self.recipe, self.batches, self.labels, self.folder = recipe, batches, labels, folder
+        self.fabric, self.display = fabric, display
+        self.plain = module
+        self.optimizer = create_optimizer(module, recipe.optimizer)
+        self.averaged = (
+            AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True)
+            if recipe.ema
+            else None
+        )
+        self.module, self.prepared = fabric.setup(module, self.optimizer)
+        self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
+        # Gradients of several processes are averaged and those of accumulated steps added. A mean over images wants
+        # both averaged, a sum wants both added.
+        summed = self.loss.options["reduction"] == "sum"
+        self.loss_scale = fabric.world_size if summed else 1 / recipe.accumulate
+        self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix)
+        self.progress = Progress()
+        self.steps = len(batches) * recipe.epochs
+
+    @property
+    def _last(self) -> Path:
+        return self.folder / "checkpoints" / "last.safetensors"
+
+    @property
+    def _best(self) -> Path:
+        return self.folder / "checkpoints" / "best.safetensors"
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The weights that are validated and kept: the averaged ones if there are any."""
+        return self.averaged.module if self.averaged is not None else self.plain
+
+    def run(self) -> None:
+        """Train to the end, from where the last checkpoint stands if there is one."""
+        if self._last.exists():
+            self._restore()
+        first_epoch, first_step = divmod(self.progress.step, len(self.batches))
+        with StopRequest() as stop:
+            for epoch in range(first_epoch, self.recipe.epochs):
+                if self._stopped_early():
+                    break
+                self._train_epoch(epoch, first_step if epoch == first_epoch else 0, stop)
+        best = self._best if self._best.exists() else self._last
+        tensors, _ = read_checkpoint(best)
+        restore_module("kept", self.evaluated, tensors)
+        self.plain.load_state_dict(self.evaluated.state_dict())
+
+    def _train_epoch(self, epoch: int, first: int, stop: StopRequest) -> None:
+        recipe, progress = self.recipe, self.progress
+        self.module.train()
+        self.loss.set_epoch(epoch)
+        if first == 0:
+            progress.loss_sum = 0.0
+        started = time.monotonic()
+        saved = started
+        images = 0
+        self.display.start_epoch(epoch, recipe.epochs, len(self.batches), first)
+        for number, (inputs, targets) in enumerate(self.batches.epoch(epoch, first), start=first):
+            loss = self._step(inputs, targets, number)
+            progress.step += 1
+            progress.loss_sum += loss
+            images += len(targets) * self.fabric.world_size
+            now = time.monotonic()
+            self.display.step(progress.loss_sum / (number + 1), images / (now - started))
+            if stop.requested or now - saved > recipe.checkpoint_minutes * 60:
+                self._save(self._last, now - started if stop.requested else 0.0)
+                saved = now
+            if stop.requested:
+                raise KeyboardInterrupt
+        trained = time.monotonic() - started
+        row = {
+            "epoch": epoch + 1,
+            "loss": progress.loss_sum / len(self.batches),
+            "lr": recipe.optimizer.lr * rate_at(progress.step - 1, self.steps, recipe.schedule),
+            **self._validate(),
+            "images_per_second": images / trained,
+        }
+        progress.seconds += time.monotonic() - started
+        progress.history.append({**row, "seconds": progress.seconds})
+        self._keep_if_best(epoch + 1, row.get("mAP"))
+        self._save(self._last)
+        self._write_history()
+        self.display.end_epoch(progress.history[-1], progress.best_epoch)
+
+    def _step(self, inputs: Tensor, targets: Tensor, number: int) -> float:
+        recipe, step = self.recipe, self.progress.step
+        torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + self.fabric.global_rank)
+        set_rate(self.optimizer, rate_at(step, self.steps, recipe.schedule))
+        inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
+        if self.mix is not None:
+            inputs, targets = self.mix(inputs, targets)
+        steps_now = (number + 1) % recipe.accumulate == 0 or number + 1 == len(self.batches)
+        with self.fabric.no_backward_sync(self.module, enabled=not steps_now):
+            loss = self.loss(self.module(inputs), targets)
+            self.fabric.backward(loss * self.loss_scale)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise LabelwiseError(
+                f"the loss became {value} at step {step + 1}; the last good checkpoint stands. Try a lower learning "
+                "rate (--lr), gradient clipping (--set optimizer.clip_norm=1.0) or --set precision=32-true"
+            )
+        if steps_now:
+            if recipe.optimizer.clip_norm is not None:
+                self.fabric.clip_gradients(
+                    self.module, self.prepared, max_norm=recipe.optimizer.clip_norm, error_if_nonfinite=False
+                )
+            self.prepared.step()
+            self.prepared.zero_grad(set_to_none=True)
+            if self.averaged is not None:
+                self.averaged.update_parameters(self.plain)
+        return value
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, Any]:
+        if self.recipe.data.validation is None:
+            return {}
+        self.display.note("validating")
+        metrics = MultiLabelMetrics(self.labels, thresholds=0.0)  # of logits: sigmoids of sure answers round to ties
+        self.evaluated.eval()
+        for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
+            with self.fabric.autocast():
+                logits = self.evaluated(inputs.to(self.fabric.device))
+            metrics.update(logits.float().cpu(), targets)
+        result = metrics.compute().as_dict()
+        return {key: result[key] for key in ("mAP", "CF1", "OF1")}
+
+    @torch.no_grad()
+    def validation_logits(self) -> tuple[Tensor, Tensor]:
+        """Logits and targets [M, N] of all validation images, by the weights that were kept."""
+        self.plain.eval()
+        pairs = [(self.plain(x.to(self.fabric.device)).float().cpu(), t) for x, t in self.batches.validation(Share())]
+        logits, targets = zip(*pairs, strict=True)
+        return torch.cat(logits), torch.cat(targets)
+
+    def _keep_if_best(self, epoch: int, score: float | None) -> None:
+        progress = self.progress
+        if score is not None and progress.best_mAP is not None and score <= progress.best_mAP:
+            return
+        progress.best_mAP, progress.best_epoch = score, epoch
+        self._write(self._best, module_tensors("kept", self.evaluated))
+
+    def _stopped_early(self) -> bool:
+        patience, progress = self.recipe.early_stop, self.progress
+        if patience is None or progress.best_epoch is None or progress.best_mAP is None:
+            return False
+        return len(progress.history) - progress.best_epoch >= patience
+
+    def _save(self, path: Path, extra_seconds: float = 0.0) -> None:
+        tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.optimizer)}
+        if self.averaged is not None:
+            tensors |= module_tensors("averaged", self.averaged)
+        self.progress.seconds += extra_seconds
+        self._write(path, tensors)
+
+    def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        if self.fabric.is_global_zero:
+            write_checkpoint(path, tensors, {**asdict(self.progress), "steps": self.steps})
+        self.fabric.barrier()
+
+    def _restore(self) -> None:
+        tensors, state = read_checkpoint(self._last)
+        if state.pop("steps") != self.steps:
+            raise LabelwiseError(
+                "the data or the recipe has changed since this run was started: it cannot be resumed. "
+                "Start again with --overwrite, or in another folder"
+            )
+        restore_module("module", self.plain, tensors)
+        restore_optimizer(self.optimizer, tensors)
+        if self.averaged is not None:
+            restore_module("averaged", self.averaged, tensors)
+        self.progress = Progress(**state)
+        self._write_history()
+
+    def _write_history(self) -> None:
+        """metrics.jsonl from what the checkpoint knows: a line that a killed run wrote too early disappears."""
+        if self.fabric.is_global_zero:
+            lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
+            draft = self.folder / "metrics.jsonl.tmp"
+            draft.write_text(lines)
+            draft.replace(self.folder / "metrics.jsonl")

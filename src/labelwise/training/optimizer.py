@@ -1,0 +1,63 @@
+"""Optimizer and learning rate. The rate is a function of the step alone, so there is no scheduler state to lose."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
+
+_ONE_CYCLE_START = 1 / 25  # the first rate as a share of the highest, as in torch's OneCycleLR
+
+
+def create_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> torch.optim.Optimizer:
+    """Groups by learning rate and decay. Each keeps its highest rate as `peak_lr`, which `set_rate` scales."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            rate = (recipe.backbone_lr or recipe.lr) if name.startswith("backbone.") else recipe.lr
+            decay = recipe.weight_decay if decays(name, parameter) else 0.0
+            groups.setdefault((rate, decay), []).append(parameter)
+    parameters = [
+        {"params": members, "lr": rate, "peak_lr": rate, "weight_decay": decay}
+        for (rate, decay), members in groups.items()
+    ]
+    kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
+    return kind(parameters, betas=recipe.betas, fused=True)
+
+
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Weights of layers decay; biases, norms and queries, which are not multiplied with an input, do not."""
+    return parameter.dim() > 1 and not name.endswith("bias") and not name.endswith("queries.weight")
+
+
+def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
+    """The learning rate of a step as a share of the highest one.
+
+    >>> recipe = ScheduleRecipe(name="cosine", warmup=0.25)
+    >>> [round(rate_at(step, 8, recipe), 3) for step in range(8)]
+    [0.5, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067, 0.0]
+    """
+    rise = recipe.warmup * steps
+    if recipe.name == "one-cycle":  # torch's OneCycleLR counts its two phases between the first and the last step
+        rise, last = rise - 1, steps - 1
+        if step <= rise:
+            return _cosine(step / rise if rise > 0 else 1.0, _ONE_CYCLE_START, 1.0)
+        return _cosine((step - rise) / (last - rise), 1.0, recipe.final)
+    if step < rise:
+        return (step + 1) / math.ceil(rise)
+    if recipe.name == "constant":
+        return 1.0
+    rise = math.ceil(rise)
+    return _cosine((step - rise + 1) / (steps - rise), 1.0, recipe.final)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * share
+
+
+def _cosine(progress: float, start: float, end: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2

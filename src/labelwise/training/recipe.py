@@ -1,0 +1,124 @@
+"""A recipe: everything that decides how a model is trained. One YAML file, typed, complete; flags override it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from labelwise.config import Config
+from labelwise.data.transforms import AugmentationConfig
+from labelwise.errors import LabelwiseError
+from labelwise.preprocessing import ImageSize
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DataRecipe(Config):
+    source: str | None = None  # what --data takes: a path, format:path, format:path?option=value
+    train: str = "train"  # splits, also several: train+val
+    validation: str | None = "val"  # None: train without looking at validation data
+    labels: tuple[str, ...] | None = None  # a subset or another order of the data's labels
+    validation_share: Share = 0.2  # of the training images, where the data has no validation split (stratified)
+    on_bad_image: Literal["error", "skip"] = "error"
+
+
+class ModelRecipe(Config):
+    backbone: str = "tf_efficientnet_lite2"  # its weights come with pip, no hub needed
+    weights: str = "auto"  # auto, hub, package, none or a file
+    stage: int = -1
+    size: ImageSize | None = None  # None: the backbone's own
+    # backbone: the statistics of the pretrained weights; plain: values in [0, 1] as they are (ML-Decoder appendix C)
+    normalisation: Literal["backbone", "plain"] = "backbone"
+    head: str = "hsq"
+    options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
+    task: Literal["multi-label", "single-label"] = "multi-label"
+    freeze: Literal["none", "backbone"] = "none"  # backbone: its features are computed once and cached
+
+
+class LossRecipe(Config):
+    name: str = "asymmetric"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class OptimizerRecipe(Config):
+    name: Literal["adam", "adamw"] = "adamw"  # adam adds the decay to the gradient, adamw to the weights
+    lr: PositiveFloat = 1e-4
+    backbone_lr: PositiveFloat | None = None  # None: the same as lr
+    weight_decay: float = Field(default=1e-2, ge=0)  # never on biases, norms and queries
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    clip_norm: PositiveFloat | None = 1.0
+
+
+class ScheduleRecipe(Config):
+    name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
+    warmup: Share = 0.2  # share of all steps in which the rate rises
+    final: float = Field(default=0.0, ge=0)  # the last rate, as a share of the highest
+
+
+class Recipe(Config):
+    description: str = ""  # what it reproduces, and where its numbers come from
+    data: DataRecipe = DataRecipe()
+    model: ModelRecipe = ModelRecipe()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    mixup: float = Field(default=0.0, ge=0)
+    cutmix: float = Field(default=0.0, ge=0)
+    loss: LossRecipe = LossRecipe()
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 64  # of all processes together
+    accumulate: PositiveInt = 1  # steps of backward before one of the optimizer; batch_size counts one of them
+    ema: Share = 0.0  # decay of the averaged weights that are evaluated and saved; 0: none
+    early_stop: PositiveInt | None = None  # epochs without a better validation mAP before training ends
+    thresholds: Literal["f1", "none"] = "f1"  # temperature and thresholds, fitted on the validation data at the end
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    workers: NonNegativeInt = 2
+    checkpoint_minutes: PositiveFloat = 10.0  # between checkpoints inside an epoch; each epoch ends with one
+    seed: int = 0
+
+
+# What `labelwise train` does without a recipe; recipes/own-photos.yaml says the same, line by line.
+OWN_PHOTOS = Recipe(
+    description="Sensible defaults for your own photos: a head on a frozen, pretrained backbone, in minutes on a CPU.",
+    model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256}),
+    augmentation=AugmentationConfig(flip=0.5, cutout=0.0, policy="none"),
+    optimizer=OptimizerRecipe(lr=3e-4),
+    epochs=10,
+)
+
+
+def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
+    """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied."""
+    values: Any = OWN_PHOTOS.model_dump(mode="json")
+    where = "recipe"
+    if path is not None:
+        where = f"recipe {str(path)!r}"
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
+        if not isinstance(values, dict):
+            raise LabelwiseError(f"{where} is not a list of 'key: value' lines")
+    for dotted, value in changes.items():
+        _set(values, dotted.split("."), value, dotted)
+    return Recipe.parse(values, where)
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Complete, with all defaults: the file reruns the training even after the defaults have changed."""
+    path.write_text(
+        yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
+    )
+
+
+def _set(values: dict[str, Any], path: list[str], value: Any, dotted: str) -> None:
+    *parents, last = path
+    for part in parents:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise LabelwiseError(f"cannot set {dotted!r}: {part!r} is a plain value")
+    values[last] = value

@@ -1,0 +1,218 @@
+"""One training run: a recipe and a folder in, a model out. The folder holds everything the run was and knows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from labelwise.data.dataset import ImageDataset
+from labelwise.data.manifest_writer import write_manifest
+from labelwise.data.open import open_data
+from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.data.table import LabelTable
+from labelwise.data.transforms import eval_transform, train_transform
+from labelwise.errors import LabelwiseError
+from labelwise.evaluation.fit import fit_config
+from labelwise.features import FeatureCache
+from labelwise.model import LabelModel, create_model
+from labelwise.preprocessing import Preprocessing
+from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
+from labelwise.training.display import Display
+from labelwise.training.loop import Trainer
+from labelwise.training.recipe import Recipe, save_recipe
+from labelwise.training.tracking import write_curves
+
+_RUN_FILES = ("recipe.yaml", "metrics.jsonl", "log.txt", "split.csv", "checkpoints", "model", "tensorboard")
+
+
+def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
+    """Train by `recipe` in `folder` and return the model, which is also saved in `folder`/model."""
+    folder = Path(folder)
+    fabric = create_fabric(recipe)
+    if fabric.is_global_zero:
+        prepare_folder(folder, resume, overwrite)
+    fabric.barrier()
+    display = Display(folder / "log.txt", quiet=not fabric.is_global_zero)
+    try:
+        return _train(recipe, folder, fabric, display)
+    except KeyboardInterrupt:
+        display.close()
+        display.say(f"stopped; nothing is lost. Continue with: labelwise train --out {folder} --resume")
+        raise
+    finally:
+        display.close()
+
+
+def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display) -> LabelModel:
+    train_table, held_out = open_tables(recipe, folder, display)
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe, train_table.labels)
+    frozen = recipe.model.freeze == "backbone"
+    if frozen:
+        model.backbone.requires_grad_(False).eval()
+    module: nn.Module = model.head if frozen else model
+    display.say(
+        f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
+        f"{len(train_table.labels)} labels; {recipe.model.head} on {recipe.model.backbone}, "
+        f"{sum(p.numel() for p in module.parameters() if p.requires_grad) / 1e6:.2f} M parameters to learn"
+    )
+    make = feature_batches if frozen else image_batches
+    batches = make(recipe, model, train_table, held_out, fabric)
+    trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display)
+    if fabric.is_global_zero:
+        save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
+    trainer.run()
+    display.close()
+    if fabric.is_global_zero:
+        finished = finish(model, trainer, recipe, batches)
+        finished.save(folder / "model")
+        write_curves(folder / "tensorboard", trainer.progress.history)
+        display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
+    fabric.barrier()
+    return model
+
+
+def create_fabric(recipe: Recipe) -> Fabric:
+    """One process, or under torchrun as many as it started, on as many machines."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    machines = int(os.environ.get("WORLD_SIZE", "1")) // local
+    strategy = recipe.strategy
+    if strategy == "auto" and local * machines > 1:
+        strategy = "ddp"
+    fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)
+    fabric.launch()
+    return fabric
+
+
+def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
+    used = (folder / "recipe.yaml").exists()
+    if resume and not used:
+        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start it without --resume")
+    if used and overwrite:
+        for name in _RUN_FILES:
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    elif used and not resume:
+        raise LabelwiseError(
+            f"{str(folder)!r} already holds a run; continue it with --resume, replace it with --overwrite, "
+            "or choose another --out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def open_tables(recipe: Recipe, folder: Path, display: Display) -> tuple[LabelTable, LabelTable | None]:
+    """The images to train on and to validate; splits are made where the data has none."""
+    data = recipe.data
+    if data.source is None:
+        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
+    table = open_data(data.source, labels=data.labels)
+    if table.split_names == ("",):
+        table = split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
+        if not (folder / "split.csv").exists():
+            write_manifest(table, folder / "split.csv")
+        display.say(f"{data.source} has no splits: made train, val and test, written to {folder / 'split.csv'}")
+    train_table = table.select(data.train)
+    if data.validation is None:
+        return train_table, None
+    if data.validation in table.split_names or "+" in data.validation:
+        return train_table, table.select(data.validation)
+    if data.validation != "val":
+        table.select(data.validation)  # raises, and lists the splits there are
+    unsplit = train_table.with_splits([""] * len(train_table))
+    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
+    parts = split_table(unsplit, fractions, seed=recipe.seed)
+    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
+    return parts.select("train"), parts.select("val")
+
+
+def build_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
+    wanted = recipe.model
+    if "words" in (wanted.options.get("queries"), wanted.options.get("classifier")):
+        raise LabelwiseError(
+            "this recipe needs word vectors, which `labelwise train` cannot take yet: use heads.create"
+        )
+    model = create_model(
+        wanted.backbone,
+        wanted.head,
+        labels,
+        weights=wanted.weights,
+        stage=wanted.stage,
+        size=wanted.size,
+        task=wanted.task,
+        **wanted.options,
+    )
+    if wanted.normalisation == "plain":
+        own = model.config.preprocessing
+        plain = Preprocessing(size=own.size, interpolation=own.interpolation, resize=own.resize)
+        model.config = model.config.model_copy(update={"preprocessing": plain})
+    return model
+
+
+def image_batches(
+    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+) -> Batches:
+    preprocessing = model.config.preprocessing
+    bad = recipe.data.on_bad_image
+    augmented = ImageDataset(train_table, train_transform(preprocessing, recipe.augmentation), bad, seed=recipe.seed)
+    plain = None if held_out is None else ImageDataset(held_out, eval_transform(preprocessing), bad)
+    share = Share(fabric.global_rank, fabric.world_size)
+    return ImageBatches(augmented, plain, recipe.batch_size, recipe.workers, recipe.seed, share)
+
+
+def feature_batches(
+    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+) -> Batches:
+    def cache(table: LabelTable, flips: bool) -> FeatureCache:
+        return FeatureCache.build(
+            table,
+            model.backbone,
+            model.config.preprocessing,
+            flips=flips,
+            batch_size=min(recipe.batch_size, 32),
+            workers=recipe.workers,
+            on_bad_image=recipe.data.on_bad_image,
+            progress=fabric.is_global_zero,
+        )
+
+    def both() -> tuple[FeatureCache, FeatureCache | None]:
+        flips = recipe.augmentation.flip > 0
+        return cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
+
+    if fabric.is_global_zero:  # one process computes them, the others find them there
+        both()
+    fabric.barrier()
+    train_cache, held_out_cache = both()
+    targets = (
+        torch.from_numpy(train_table.targets()),
+        None if held_out is None else torch.from_numpy(held_out.targets()),
+    )
+    share = Share(fabric.global_rank, fabric.world_size)
+    return FeatureBatches(
+        train_cache, held_out_cache, targets, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
+    )
+
+
+def finish(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches) -> LabelModel:
+    """The trained model with what it needs to be used: temperature, thresholds and how good it is."""
+    model.eval()
+    progress = trainer.progress
+    best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
+    results: dict[str, object] = {
+        "data": recipe.data.source,
+        "split": recipe.data.validation,
+        **{key: best[key] for key in ("epoch", "mAP", "CF1", "OF1") if key in best},
+        "skipped_images": len(batches.bad_images),
+    }
+    model.config = model.config.model_copy(update={"results": results})
+    if recipe.data.validation is not None and recipe.thresholds != "none":
+        logits, targets = trainer.validation_logits()
+        rule = recipe.thresholds if recipe.model.task == "multi-label" else None
+        model.config = fit_config(
+            model.config, logits.numpy(), targets.numpy(), thresholds=rule, temperature=True
+        ).config
+    return model

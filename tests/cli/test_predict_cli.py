@@ -1,0 +1,205 @@
+"""`labelwise predict` and `labelwise explain`, in this process and in real ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.cli import main
+from labelwise.cli.explain import explain
+from labelwise.cli.predict import predict
+from labelwise.data.open import open_data
+from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
+from labelwise.model import create_model
+from labelwise.tagger import load
+
+LABELS = ("boat", "car", "hot dog", "sun")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`run/model` with thresholds that let some labels pass and others not, `gap/`, and ten pictures."""
+    root = tmp_path_factory.mktemp("cli")
+    images = make_sample(root / "sample", images=10, size=48).images
+    torch.manual_seed(0)
+    model = create_model("resnet10t", "hsq", LABELS, weights="none", size=32, dim=16)
+    model.save(root / "run")
+    scores = load(root / "run").predict(images[0])[0].all_scores
+    limits = {"boat": 0.9 * scores["boat"], "car": 0.5 * scores["car"]}
+    limits |= {"hot dog": 1.25 * scores["hot dog"], "sun": 1.0}  # a near miss, and nowhere near
+    model.config = model.config.model_copy(update={"thresholds": tuple(min(limits[name], 1.0) for name in LABELS)})
+    model.save(root / "run")
+    create_model("resnet10t", "gap", LABELS, weights="none", size=32).save(root / "gap")
+    return root
+
+
+def labelwise(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "labelwise", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_real_process_prints_writes_csv_and_json_and_skips(folder: Path, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for name in ("00000", "00001"):
+        (pictures / f"{name}.jpg").write_bytes((folder / "sample" / "images" / f"{name}.jpg").read_bytes())
+    (pictures / "bad [1].jpg").write_bytes(b"oops")
+    files = ("--csv", tmp_path / "tags.csv", "--json", tmp_path / "new" / "tags.json")
+    done = labelwise("predict", folder / "run", pictures, *files, "--on-bad-image", "skip")
+    assert done.returncode == 0, done.stderr
+    assert "skipped: image" in done.stderr
+    assert "1 of 3 pictures were skipped" in done.stderr
+
+    expected = load(folder / "run").predict([pictures / "00000.jpg", pictures / "00001.jpg"])
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for line, prediction in zip(lines, expected, strict=True):
+        said = [f"{label} {score:.2f}" for label, score in zip(prediction.labels, prediction.scores, strict=True)]
+        assert line.startswith("   ".join([str(prediction.image), *said]))
+    limit = expected[0].thresholds["hot dog"]
+    assert lines[0].endswith(f"(hot dog {expected[0].all_scores['hot dog']:.2f}, below its threshold {limit:.2f})")
+
+    content = json.loads((tmp_path / "new" / "tags.json").read_text())
+    assert [Path(entry["image"]).name for entry in content] == ["00000.jpg", "00001.jpg", "bad [1].jpg"]
+    assert content[0]["all_scores"] == pytest.approx(expected[0].all_scores, abs=1e-5)
+    assert list(content[0]["labels"]) == expected[0].labels
+    assert "not an image" in content[2]["error"]
+
+    rows = list(csv.DictReader((tmp_path / "tags.csv").open()))
+    assert list(rows[0]) == ["image", "labels", "scores"]
+    assert [float(score) for score in rows[0]["scores"].split("|")] == pytest.approx(expected[0].scores, abs=1e-4)
+    table = open_data(f"{tmp_path / 'tags.csv'}?separator=|")
+    assert [table.present(row) for row in range(2)] == [sorted(p.labels) for p in expected]
+
+
+def test_a_broken_picture_is_one_line_and_exit_2(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"oops")
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(folder / "run"), str(tmp_path / "bad.jpg")])
+    said = capsys.readouterr()
+    assert (stopped.value.code, said.out) == (2, "")
+    assert said.err.startswith("error: image ")
+    assert said.err.endswith("Fix it, or add --on-bad-image skip.\n")
+    assert said.err.count("\n") == 1
+
+
+def test_a_terminal_sees_a_bar_and_a_pipe_gets_whole_lines(folder: Path) -> None:
+    """stderr is a terminal, stdout is a pipe: the bar must not swallow the lines."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "labelwise", "predict", str(folder / "run"), str(folder / "sample")]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
+    os.close(theirs)
+    with ThreadPoolExecutor(1) as pool:  # a terminal's buffer is small: somebody has to read it
+        reading = pool.submit(_read_to_the_end, ours)
+        output, _ = process.communicate(timeout=300)
+        seen = reading.result()
+    assert process.returncode == 0
+    assert len(output.splitlines()) == 10
+    assert all(".jpg   " in line for line in output.splitlines())
+    assert "Predicting" in seen
+    assert ".jpg" not in seen
+
+
+def _read_to_the_end(terminal: int) -> str:
+    seen = b""
+    with open(terminal, "rb", buffering=0) as file:
+        try:
+            while chunk := file.read(4096):
+                seen += chunk
+        except OSError:  # how Linux says that the other side has closed a terminal
+            pass
+    return seen.decode()
+
+
+def test_top_and_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = folder / "sample" / "images" / "00000.jpg"
+    scores = load(folder / "run").predict(image)[0].all_scores
+    predict(str(folder / "run"), [image], top=3)
+    best = [f"{label} {score:.2f}" for label, score in scores.items()]
+    assert capsys.readouterr().out == "   ".join([str(image), *best[:3]]) + "\n"
+    between = sum(list(scores.values())[1:3]) / 2  # between the second and the third
+    predict(str(folder / "run"), [image], top=3, threshold=between)
+    assert capsys.readouterr().out == "   ".join([str(image), *best[:2]]) + "\n"
+    predict(str(folder / "run"), [image], threshold=1.0)
+    out = capsys.readouterr().out
+    assert "no label   (" in out
+    assert best[0] in out
+    with pytest.raises(LabelwiseError, match="--top 0"):
+        predict(str(folder / "run"), [image], top=0)
+    with pytest.raises(LabelwiseError, match="no such file or folder"):
+        predict(str(folder / "run"), [folder / "nowhere"])
+
+
+def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"oops")
+    good = folder / "sample" / "images" / "00000.jpg"
+    with pytest.raises(LabelwiseError, match="cannot be decoded"):
+        predict(str(folder / "run"), [good, tmp_path / "bad.jpg"], json_file=tmp_path / "x.json", batch_size=1)
+    assert [entry["image"] for entry in json.loads((tmp_path / "x.json").read_text())] == [str(good)]
+    with pytest.raises(LabelwiseError, match="cannot be decoded"):
+        predict(str(folder / "run"), [tmp_path / "bad.jpg"], json_file=tmp_path / "y.json")
+    assert json.loads((tmp_path / "y.json").read_text()) == []
+
+
+def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    image = folder / "sample" / "images" / "00000.jpg"
+    explain(str(folder / "run"), image, out=tmp_path / "new" / "why.png", top=2)
+    best = list(load(folder / "run").predict(image)[0].all_scores)[:2]
+    assert capsys.readouterr().out.strip() == f"{tmp_path / 'new' / 'why.png'}: {', '.join(best)}"
+    two = Image.open(tmp_path / "new" / "why.png")
+    assert two.format == "PNG"
+    explain(str(folder / "run"), image, out=tmp_path / "one.png", labels="hot dog")
+    assert Image.open(tmp_path / "one.png").width < two.width  # fewer panels
+    with pytest.raises(LabelwiseError, match="did you mean 'boat'"):
+        explain(str(folder / "run"), image, out=tmp_path / "x.png", labels="boot")
+    with pytest.raises(LabelwiseError, match="'gap' has no attention"):
+        explain(str(folder / "gap"), image, out=tmp_path / "x.png")
+    with pytest.raises(LabelwiseError, match=r"\.png, \.pdf or \.svg"):
+        explain(str(folder / "run"), image, out=tmp_path / "x.txt")
+    with pytest.raises(LabelwiseError, match="is a folder"):
+        explain(str(folder / "run"), image.parent, out=tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_the_page_about_predicting_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command and snippet of docs/predict.md, on a model that is small and untrained."""
+    pytest.importorskip("matplotlib")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
+    labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
+    create_model("resnet10t", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^    labelwise (.*)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        with pytest.raises(SystemExit) as done:
+            main(shlex.split(command))
+        assert not done.value.code
+    assert "00023.jpg" in capsys.readouterr().out
+    assert len(open_data("tags.csv?separator=|")) == len(json.loads(Path("tags.json").read_text())) == 24
+    assert Path("why.png").exists()
+    assert Path("why.svg").exists()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 5
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/predict.md", "exec"), names)
+    assert Image.open("best.jpg").size == (48, 48)

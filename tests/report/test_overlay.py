@@ -1,0 +1,91 @@
+"""Attention over a picture: in the right place, visible, and honest when there is nothing to see."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwise.data.sample import make_sample
+from labelwise.data.transforms import eval_transform
+from labelwise.model import create_model
+from labelwise.preprocessing import Preprocessing
+from labelwise.report import DemoPicture, overlay
+from labelwise.report.overlay import data_uri, heat_colour, seen_box
+from labelwise.tagger import Tagger
+
+GREY = Image.new("RGB", (80, 40), (100, 100, 100))
+
+
+def change(attention: np.ndarray, resize: str) -> np.ndarray:
+    """How much the overlay changes each pixel of a grey picture, [h, w]."""
+    mixed = np.asarray(overlay(GREY, attention, resize), np.float64)  # type: ignore[arg-type]
+    return np.abs(mixed - 100).sum(axis=-1)
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop", "pad"])
+def test_warm_where_the_model_looked(resize: str) -> None:
+    """A white spot runs through the model's own preprocessing; its brightness is the map; the overlay must hit it."""
+    spot = Image.new("RGB", (80, 40))
+    spot.paste((255, 255, 255), (26, 6, 36, 16))
+    seen = eval_transform(Preprocessing(size=16, resize=resize))(spot).mean(dim=0).numpy()  # type: ignore[arg-type]
+    seen = seen * (np.abs(seen - 128 / 255) > 0.01)  # the bars of `pad` are grey, and no spot
+    warm = change(seen / seen.sum(), resize)
+    rows, columns = np.nonzero(warm > warm.max() * 0.6)
+    assert rows.mean() == pytest.approx(10.5, abs=1.5)
+    assert columns.mean() == pytest.approx(30.5, abs=1.5)
+
+
+def test_what_the_model_did_not_see_stays_as_it_is() -> None:
+    warm = change(np.array([[0.1, 0.4], [0.4, 0.1]]), "crop")
+    left, top, right, bottom = seen_box(80, 40, "crop")
+    assert warm[:, :left].max() == warm[:, right:].max() == 0
+    assert warm[top:bottom, left:right].max() > 100
+
+
+def test_the_picture_stays_visible_where_it_is_hottest() -> None:
+    stripes = np.zeros((40, 40, 3), np.uint8)
+    stripes[:, ::2] = 255
+    spot = np.zeros((4, 4))
+    spot[1, 1] = 1
+    mixed = np.asarray(overlay(Image.fromarray(stripes), spot), np.float64)
+    assert np.abs(np.diff(mixed[15, 12:18].mean(axis=-1))).min() > 50
+
+
+def test_even_attention_shows_nothing_and_small_differences_little() -> None:
+    assert change(np.full((3, 3), 1 / 9), "squash").max() == 0
+    almost = np.full((3, 3), 1 / 9)
+    almost[0, 0] *= 1.02
+    strong = np.full((3, 3), 0.02)
+    strong[0, 0] = 0.84
+    assert change(almost, "squash").max() < change(strong, "squash").max() / 10
+
+
+def test_colours_are_infernos() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    places = np.linspace(0, 1, 50)
+    expected = matplotlib.colormaps["inferno"](places)[:, :3] * 255
+    assert np.abs(heat_colour(places) - expected).max() < 20  # straight lines between nine of its 256 colours
+    lightness = heat_colour(places) @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(lightness) > 0).all()
+
+
+def test_data_uri_is_a_jpeg_within_its_limit() -> None:
+    kind, _, data = data_uri(Image.new("RGBA", (900, 300), (255, 0, 0, 255)), 90).partition(",")
+    assert kind == "data:image/jpeg;base64"
+    assert Image.open(BytesIO(base64.b64decode(data))).size == (90, 30)
+
+
+def test_a_demo_picture_from_a_real_prediction(tmp_path: Path) -> None:
+    table = make_sample(tmp_path, images=1, size=60)
+    model = create_model("resnet10t", "hsq", table.labels, weights="none", size=64, dim=16)
+    prediction = Tagger(model, threshold=0.0).predict(table.images[0])[0]
+    picture = DemoPicture.from_prediction(prediction, table.present(0))
+    assert picture.name == "00000.jpg"
+    assert list(picture.predicted.items()) == list(prediction.all_scores.items())
+    assert list(picture.overlays) == prediction.labels
+    assert {image.size for image in picture.overlays.values()} == {(60, 60)}

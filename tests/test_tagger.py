@@ -1,0 +1,199 @@
+"""Predictions against a forward pass by hand, thresholds, inputs of all kinds, broken pictures, attention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
+from labelwise.model import LabelModel, create_model
+from labelwise.tagger import Tagger, find_images, load
+
+LABELS = ("boat", "car", "cat", "dog", "sun")
+
+
+def small_model(head: str = "hsq", **options: object) -> LabelModel:
+    torch.manual_seed(0)
+    sizes = {} if head in ("gap", "csra") else {"dim": 32}
+    return create_model("resnet10t", head, LABELS, weights="none", size=64, **sizes, **options)
+
+
+def with_config(model: LabelModel, **changes: object) -> LabelModel:
+    model.config = model.config.model_copy(update=changes)
+    return model
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Five JPEGs of 90 pixels: too small for the decoder's own down-scaling, so that by hand means by hand."""
+    return list(make_sample(tmp_path_factory.mktemp("sample"), images=5, size=90).images)
+
+
+@pytest.fixture(scope="module")
+def tagger() -> Tagger:
+    return Tagger(small_model())
+
+
+def by_hand(model: LabelModel, path: str) -> np.ndarray:
+    """Scores [N] with Pillow and numpy alone up to the tensor."""
+    expects = model.config.preprocessing
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[expects.interpolation]
+    pixels = np.asarray(Image.open(path).convert("RGB").resize((expects.size, expects.size), method)) / 255.0
+    values = ((pixels - expects.mean) / expects.std).transpose(2, 0, 1)[None].astype(np.float32)  # [1, 3, H, W]
+    with torch.no_grad():
+        logits = model.eval()(torch.from_numpy(values))[0].numpy()
+    return 1 / (1 + np.exp(-logits / model.config.temperature))
+
+
+def test_scores_equal_a_forward_by_hand(pictures: list[str]) -> None:
+    model = with_config(small_model(), temperature=1.7)
+    predictions = Tagger(model).predict(pictures, batch_size=2)
+    assert [p.image for p in predictions] == pictures
+    for prediction in predictions:
+        expected = dict(zip(LABELS, by_hand(model, str(prediction.image)).tolist(), strict=True))
+        assert prediction.all_scores == pytest.approx(expected, abs=1e-5)
+        assert list(prediction.all_scores.values()) == sorted(prediction.all_scores.values(), reverse=True)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5])
+def test_the_batch_size_changes_nothing(tagger: Tagger, pictures: list[str], batch_size: int) -> None:
+    expected = [p.all_scores for p in tagger.predict(pictures)]
+    found = [p.all_scores for p in tagger.predict(pictures, batch_size=batch_size, progress=True)]
+    assert len(found) == 5
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_a_score_equal_to_its_threshold_passes_and_one_below_does_not(tagger: Tagger, pictures: list[str]) -> None:
+    scores = tagger.predict(pictures[0])[0].all_scores
+    limits = dict(scores)
+    limits["car"] = float(np.nextafter(np.float32(limits["car"]), np.float32(1)))
+    limits["sun"] = 1.0
+    model = with_config(tagger.model, thresholds=tuple(limits[label] for label in LABELS))
+    try:
+        prediction = Tagger(model).predict(pictures[0])[0]
+        assert prediction.labels == [label for label in scores if label not in ("car", "sun")]
+        assert prediction.scores == [scores[label] for label in prediction.labels]
+        assert prediction.scores == sorted(prediction.scores, reverse=True)
+        assert prediction.thresholds == pytest.approx(limits)
+        assert Tagger(model, threshold=0.0).predict(pictures[0])[0].labels == list(scores)
+    finally:
+        with_config(tagger.model, thresholds=None)
+    with pytest.raises(LabelwiseError, match="between 0 and 1"):
+        Tagger(model, threshold=30)
+
+
+def test_a_single_label_model_names_its_best_label_whatever_its_score(pictures: list[str]) -> None:
+    prediction = Tagger(small_model(task="single-label")).predict(pictures[0])[0]
+    assert sum(prediction.all_scores.values()) == pytest.approx(1, abs=1e-5)
+    assert prediction.scores[0] < 0.5
+    assert prediction.labels == list(prediction.all_scores)[:1]
+    with pytest.raises(LabelwiseError, match="leave the threshold out"):
+        Tagger(small_model(task="single-label"), threshold=0.1)
+
+
+def test_a_folder_in_a_fixed_order_without_what_is_no_picture(pictures: list[str], tmp_path: Path) -> None:
+    for name in ("b.jpg", "a.PNG", "notes.txt", ".hidden.jpg", "sub/1.jpg", "sub/deep/0.jpeg", ".cache/no.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(Path(pictures[0]).read_bytes())
+    (tmp_path / "sub" / "round").symlink_to(tmp_path)  # must not lead round and round
+    found = [Path(str(image)).relative_to(tmp_path).as_posix() for image in find_images(tmp_path)]
+    assert found == ["a.PNG", "b.jpg", "sub/1.jpg", "sub/deep/0.jpeg"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabelwiseError, match="holds no images"):
+        list(find_images(tmp_path / "empty"))
+
+
+def test_paths_pictures_and_folders_in_one_list(tagger: Tagger, pictures: list[str]) -> None:
+    picture = Image.open(pictures[1])
+    mixed = tagger.predict([pictures[0], picture, Path(pictures[2]), Path(pictures[0]).parent])
+    assert [p.image for p in mixed] == [pictures[0], picture, pictures[2], *pictures]
+    again = {p.image: p.all_scores for p in tagger.predict(pictures)}
+    assert mixed[1].all_scores == pytest.approx(again[pictures[1]], abs=1e-5)
+    assert tagger.predict(picture)[0].all_scores == pytest.approx(again[pictures[1]], abs=1e-5)
+    assert tagger.predict([]) == []
+
+
+def test_a_stream_takes_from_an_endless_source_only_what_it_needs(tagger: Tagger) -> None:
+    taken = itertools.count()
+    endless = (Image.new("RGB", (70, 70), (next(taken) % 255, 0, 0)) for _ in itertools.repeat(None))
+    first = list(itertools.islice(tagger.stream(endless, batch_size=2), 3))
+    assert len(first) == 3
+    assert next(taken) <= 8
+
+
+def test_a_picture_given_as_pil_is_turned_upright_as_a_file_is(tagger: Tagger, pictures: list[str], tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(pictures[0]).save(tmp_path / "turned.png", exif=exif)
+    from_file, from_picture = tagger.predict([tmp_path / "turned.png", Image.open(tmp_path / "turned.png")])
+    assert from_picture.all_scores == pytest.approx(from_file.all_scores, abs=1e-6)
+    assert from_file.all_scores != pytest.approx(tagger.predict(pictures[0])[0].all_scores, abs=1e-4)
+    assert from_picture.picture().tobytes() == from_file.picture().tobytes()
+
+
+def test_broken_pictures(tagger: Tagger, pictures: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "cut.jpg"
+    broken.write_bytes(Path(pictures[0]).read_bytes()[:700])
+    sources = [pictures[0], broken, tmp_path / "none.jpg", Image.open(broken), pictures[1]]
+    with pytest.raises(LabelwiseError, match=r"cut\.jpg.*cannot be decoded.*Fix it"):
+        tagger.predict(sources)
+    good, cut, missing, lazy, last = tagger.predict(sources, on_bad_image="skip", batch_size=2)
+    assert "truncated" in str(cut.error)
+    assert "no such file" in str(missing.error)
+    assert "cut.jpg" in str(lazy.error)
+    assert (cut.labels, cut.scores, cut.all_scores) == ([], [], {})
+    assert good.error is None
+    assert last.all_scores == pytest.approx(tagger.predict(pictures[1])[0].all_scores, abs=1e-5)
+    with pytest.raises(LabelwiseError, match="cannot be decoded"):
+        cut.attention("dog")
+
+
+@pytest.mark.parametrize("head", ["hsq", "csra", "ml-decoder"])
+def test_attention_is_the_map_of_the_labels_own_query(head: str, pictures: list[str]) -> None:
+    options = {"groups": 2} if head == "ml-decoder" else {}
+    tagger = Tagger(small_model(head, **options))
+    prediction = tagger.predict(pictures[:2])[1]
+    with torch.no_grad():
+        details = tagger.model.details(tagger._input(pictures[1])[None])
+    for number, label in enumerate(LABELS):
+        found = prediction.attention(label)
+        assert found.shape == (2, 2)
+        assert found.dtype == np.float32
+        assert found.sum() == pytest.approx(1, abs=1e-5)
+        assert found == pytest.approx(details.label_attention[0, number].numpy(), abs=1e-5)
+    with pytest.raises(LabelwiseError, match="did you mean 'dog'"):
+        prediction.attention("dogg")
+
+
+def test_a_head_without_attention_names_those_that_have_it(pictures: list[str]) -> None:
+    with pytest.raises(LabelwiseError, match=r"'gap' has no attention.*csra.*hsq"):
+        Tagger(small_model("gap")).predict(pictures[0])[0].attention("dog")
+
+
+def test_load_takes_a_run_folder(tagger: Tagger, pictures: list[str], tmp_path: Path) -> None:
+    tagger.model.save(tmp_path / "run" / "model")
+    loaded = load(tmp_path / "run", threshold=0.25)
+    assert set(loaded.thresholds.values()) == {0.25}
+    expected = tagger.predict(pictures[0])[0].all_scores
+    assert loaded.predict(pictures[0])[0].all_scores == pytest.approx(expected, abs=1e-6)
+
+
+def test_damaged_weights_are_noticed(pictures: list[str]) -> None:
+    model = small_model("gap")
+    model.head.classifier.bias.data[1] = float("nan")  # type: ignore[union-attr]
+    with pytest.raises(LabelwiseError, match="NaN"):
+        Tagger(model).predict(pictures[0])
+
+
+@pytest.mark.parametrize("wrong", [lambda t, p: t.predict(p, batch_size=0), lambda t, p: t.predict("nowhere/x.jpg")])
+def test_mistakes_are_labelwise_errors(tagger: Tagger, pictures: list[str], wrong: Callable[..., object]) -> None:
+    with pytest.raises(LabelwiseError):
+        wrong(tagger, pictures)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import labelwise as lw
+from labelwise.training.optimizer import create_optimizer, rate_at
+from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(50, 0.2), (37, 0.3), (400, 0.05)])
+def test_one_cycle_is_torchs(steps: int, warmup: float) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    reference = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1.0, total_steps=steps, pct_start=warmup, cycle_momentum=False, final_div_factor=1e12
+    )
+    recipe = ScheduleRecipe(name="one-cycle", warmup=warmup)
+    for step in range(steps):
+        assert rate_at(step, steps, recipe) == pytest.approx(reference.get_last_lr()[0], abs=1e-9), step
+        optimizer.step()
+        reference.step() if step + 1 < steps else None
+
+
+@given(
+    name=st.sampled_from(["one-cycle", "cosine", "constant"]),
+    steps=st.integers(1, 200),
+    warmup=st.floats(0, 0.9),
+    final=st.floats(0, 1),
+)
+def test_rates_stay_between_nothing_and_the_highest(name: str, steps: int, warmup: float, final: float) -> None:
+    recipe = ScheduleRecipe(name=name, warmup=warmup, final=final)  # type: ignore[arg-type]
+    rates = [rate_at(step, steps, recipe) for step in range(steps)]
+    assert all(0 <= rate <= 1 + 1e-9 for rate in rates)
+    if name != "constant" and steps > 1:
+        assert rates[-1] == pytest.approx(final, abs=1e-6)
+
+
+def test_decay_spares_biases_norms_and_queries() -> None:
+    model = lw.create_model("resnet10t", "hsq", 5, weights="none", dim=16, attention_heads=2)
+    recipe = OptimizerRecipe(lr=1e-3, backbone_lr=1e-5, weight_decay=0.1)
+    optimizer = create_optimizer(model, recipe)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = {
+        (group["lr"], group["weight_decay"]): {names[id(p)] for p in group["params"]}
+        for group in optimizer.param_groups
+    }
+    assert set(groups) == {(1e-3, 0.1), (1e-3, 0.0), (1e-5, 0.1), (1e-5, 0.0)}
+    assert "head.queries.weight" in groups[1e-3, 0.0]
+    assert "head.experts.layers.0.task.linear.bias" in groups[1e-3, 0.0]  # [K, 1, d]: a bias for all its dimensions
+    assert "head.experts.layers.0.task.linear.weight" in groups[1e-3, 0.1]
+    assert "backbone.model.bn1.weight" in groups[1e-5, 0.0]
+    assert "backbone.model.conv1.0.weight" in groups[1e-5, 0.1]
+    assert sum(len(group) for group in groups.values()) == len(list(model.parameters()))

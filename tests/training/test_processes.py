@@ -1,0 +1,118 @@
+"""Real processes: killed and resumed, interrupted, and two of them training together."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from labelwise.data.sample import make_sample
+from labelwise.training import load_recipe
+from labelwise.training.checkpoint import read_checkpoint
+from labelwise.training.run import train
+
+SETTINGS = [
+    *("--backbone", "resnet10t", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),
+    *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    make_sample(folder, images=80, size=48)
+    return folder / "labels.csv"
+
+
+def start(*arguments: str, launcher: tuple[str, ...] = (sys.executable, "-m")) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*launcher, "labelwise", "train", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.02)
+
+
+def test_kill_9_at_random_moments_and_resume_gives_the_same_bits(sample: Path, tmp_path: Path) -> None:
+    settings = ["--data", str(sample), *SETTINGS, "--epochs", "40", "--freeze", "backbone", "--set", "ema=0.9"]
+    settings += ["--set", "checkpoint_minutes=0.000001"]  # after every step: many kills hit a write
+    killed = start(*settings, "--out", str(tmp_path / "killed"))
+    moments = random.Random(os.getpid())
+    for _ in range(2):
+        wait_for(tmp_path / "killed" / "checkpoints" / "last.safetensors", killed)
+        time.sleep(moments.uniform(0.0, 1.0))
+        assert killed.poll() is None, killed.communicate()
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+        _, state = read_checkpoint(tmp_path / "killed" / "checkpoints" / "last.safetensors")
+        assert 0 < state["step"] < state["steps"]
+        killed = start("--out", str(tmp_path / "killed"), "--resume")
+    finished(killed)
+    train(load_recipe(tmp_path / "killed" / "recipe.yaml", {}), tmp_path / "whole")
+    expected, got = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert [name for name in expected if not torch.equal(expected[name], got[name])] == []
+    scores = [[row["mAP"] for row in history(tmp_path / run)] for run in ("whole", "killed")]
+    assert scores[0] == scores[1]
+    assert len(scores[0]) == 40
+
+
+def test_ctrl_c_says_how_to_go_on_and_loses_nothing(sample: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ["--data", str(sample), *SETTINGS, "--epochs", "400", "--freeze", "backbone", "--out", str(run)]
+    process = start(*settings)
+    wait_for(run / "checkpoints" / "last.safetensors", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"Continue with: labelwise train --out {run} --resume" in " ".join(output.split())
+    assert "Traceback" not in output
+    assert (run / "metrics.jsonl").exists()
+
+
+def test_two_processes_get_the_metrics_of_one(sample: Path, tmp_path: Path) -> None:
+    """torchrun with gloo on loopback. Dropout off: its masks are drawn per process."""
+    settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", "backbone", "--set", "head.dropout=0.0"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    torchrun += ("--master-addr", "127.0.0.1", "--master-port", port, "-m")
+    finished(start(*settings, "--out", str(tmp_path / "two"), launcher=torchrun))
+    train(load_recipe(tmp_path / "two" / "recipe.yaml", {}), tmp_path / "one")
+    for alone, together in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
+        assert together["mAP"] == pytest.approx(alone["mAP"], abs=0.05)
+        assert together["OF1"] == pytest.approx(alone["OF1"], abs=0.5)
+    for name, tensor in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, atol=1e-3, rtol=1e-2)

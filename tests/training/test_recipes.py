@@ -1,0 +1,305 @@
+"""Every recipe: it parses, its model is the one the paper measured, it takes a training step, and its published numbers
+stay what they are."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from timm.models.tresnet import TResNet
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from labelwise import losses
+from labelwise.complexity import Complexity, measure_complexity
+from labelwise.data.sample import make_sample
+from labelwise.data.sample_scene import SAMPLE_LABELS
+from labelwise.errors import LabelwiseError
+from labelwise.model import LabelModel
+from labelwise.training.recipe import OWN_PHOTOS, Recipe, load_recipe
+from labelwise.training.run import build_model, train
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = sorted(str(path.relative_to(ROOT / "recipes"))[: -len(".yaml")] for path in ROOT.glob("recipes/**/*.yaml"))
+PAPER = [name for name in NAMES if "/" in name]
+
+# The dataset is the first word of a paper recipe's name.
+LABELS = {"coco": 80, "voc": 20, "open": 9600, "nus": 925, "imagenet": 1000}
+
+# name: published score, backbone, input size, head, and the head's options that the experiment is about
+EXPERIMENTS = {
+    "hsq/coco-resnet101-576": (87.1, "resnet101", 576, "hsq", {"widths": [1024, 512], "gate_hidden": 128}),
+    "hsq/coco-convnext-576": (92.0, "convnext_xlarge", 576, "hsq", {"widths": [64, 16], "dim": 2048}),
+    "hsq/coco-convnext-448": (None, "convnext_xlarge", 448, "hsq", {"widths": [64, 16], "dim": 2048}),
+    "hsq/coco-convnext-384": (None, "convnext_xlarge", 384, "hsq", {"widths": [64, 16], "dim": 2048}),
+    "hsq/coco-convnext-576-q2l": (None, "convnext_xlarge", 576, "q2l", {"dim": 2048}),
+    "hsq/coco-convnext-448-q2l": (None, "convnext_xlarge", 448, "q2l", {"dim": 2048}),
+    "hsq/coco-convnext-384-q2l": (None, "convnext_xlarge", 384, "q2l", {"dim": 2048}),
+    "hsq/coco-resnet10t-576-ns0": (71.5, "resnet10t", 576, "hsq", {"shared_experts": 0, "task_experts": 1}),
+    "hsq/coco-resnet10t-576-ns1": (76.3, "resnet10t", 576, "hsq", {"shared_experts": 1, "task_experts": 1}),
+    "hsq/coco-resnet10t-576-ns4": (76.1, "resnet10t", 576, "hsq", {"shared_experts": 4, "task_experts": 1}),
+    "hsq/coco-resnet10t-576-ns16": (76.5, "resnet10t", 576, "hsq", {"shared_experts": 16, "task_experts": 1}),
+    "hsq/coco-resnet10t-576-hsq-linear": (75.7, "resnet10t", 576, "hsq-linear", {"widths": [64, 16]}),
+    "hsq/coco-resnet10t-576-q2l": (74.8, "resnet10t", 576, "q2l", {"dim": 512}),
+    "hsq/voc": (96.4, "convnext_xlarge", 576, "hsq", {"shared_experts": 32, "task_experts": 1}),
+    "ml-decoder/coco-tresnet-m-448": (88.1, "tresnet_m", 448, "ml-decoder", {"groups": 80, "queries": "random"}),
+    "ml-decoder/coco-tresnet-m-448-k20": (88.0, "tresnet_m", 448, "ml-decoder", {"groups": 20, "dim": 768}),
+    "ml-decoder/coco-tresnet-m-448-gap": (87.0, "tresnet_m", 448, "gap", {}),
+    "ml-decoder/coco-tresnet-m-448-transformer-decoder": (88.1, "tresnet_m", 448, "transformer-decoder", {"dim": 768}),
+    "ml-decoder/coco-tresnet-m-448-learnable": (88.1, "tresnet_m", 448, "ml-decoder", {"queries": "learnable"}),
+    "ml-decoder/coco-tresnet-m-448-words": (88.1, "tresnet_m", 448, "ml-decoder", {"queries": "words"}),
+    "ml-decoder/coco-tresnet-l-224": (85.5, "tresnet_v2_l", 224, "ml-decoder", {"groups": 80, "dim": 768}),
+    "ml-decoder/coco-tresnet-l-448": (90.0, "tresnet_v2_l", 448, "ml-decoder", {"groups": 80, "dim": 768}),
+    "ml-decoder/coco-tresnet-l-640": (91.1, "tresnet_v2_l", 640, "ml-decoder", {"groups": 80, "dim": 768}),
+    "ml-decoder/coco-tresnet-xl-640": (91.4, "tresnet_xl", 640, "ml-decoder", {"groups": 80, "dim": 768}),
+    "ml-decoder/coco-resnet101-448": (87.1, "resnet101", 448, "ml-decoder", {"groups": 80, "dim": 768}),
+    "ml-decoder/voc": (96.6, "tresnet_v2_l", 448, "ml-decoder", {"groups": 20, "dim": 768}),
+    "ml-decoder/open-images-k100": (86.7, "tresnet_m", 224, "ml-decoder", {"groups": 100, "dim": 768}),
+    "ml-decoder/open-images-k200": (86.8, "tresnet_m", 224, "ml-decoder", {"groups": 200, "dim": 768}),
+    "ml-decoder/open-images-k400": (86.8, "tresnet_m", 224, "ml-decoder", {"groups": 400, "dim": 768}),
+    "ml-decoder/open-images-gap": (86.0, "tresnet_m", 224, "gap", {}),
+    "ml-decoder/nus-wide-zsl": (31.1, "tresnet_m", 224, "ml-decoder", {"queries": "words", "classifier": "shared"}),
+    "ml-decoder/nus-wide-zsl-k100": (28.7, "tresnet_m", 224, "ml-decoder", {"groups": 100, "classifier": "words"}),
+    "ml-decoder/imagenet-a1": (80.7, "resnet50", 224, "ml-decoder", {"groups": 100}),
+    "ml-decoder/imagenet-a2": (80.3, "resnet50", 224, "ml-decoder", {"groups": 100}),
+    "ml-decoder/imagenet-a2-softmax": (80.1, "resnet50", 224, "ml-decoder", {"groups": 100}),
+    "ml-decoder/imagenet-a2-gap": (79.7, "resnet50", 224, "gap", {}),
+    "ml-decoder/imagenet-a2-gap-softmax": (79.3, "resnet50", 224, "gap", {}),
+}
+
+
+@cache
+def recipe_of(name: str) -> Recipe:
+    return load_recipe(ROOT / "recipes" / f"{name}.yaml", {})
+
+
+def labels_of(name: str) -> tuple[str, ...]:
+    if name not in PAPER:
+        return SAMPLE_LABELS
+    dataset = name.split("/")[1].split("-")[0]
+    return tuple(f"label {i}" for i in range(LABELS[dataset]))
+
+
+@cache
+def model_of(name: str) -> LabelModel:
+    """The recipe's real model at full size, on torch's meta device: shapes without numbers."""
+    wanted = recipe_of(name)
+    without = wanted.model_copy(update={"model": wanted.model.model_copy(update={"weights": "none"})})
+    with torch.device("meta"):
+        return build_model(without, labels_of(name))
+
+
+@cache
+def counted(name: str) -> Complexity:
+    return measure_complexity(model_of(name))
+
+
+def test_all_experiments_are_there_and_listed() -> None:
+    assert set(NAMES) == {*EXPERIMENTS, "own-photos", "sample"}
+    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
+    assert set(re.findall(r"\]\(\.\./recipes/(\S+)\.yaml\)", page)) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_in_its_head_is_its_own(name: str) -> None:
+    text = (ROOT / "recipes" / f"{name}.yaml").read_text("utf-8")
+    assert f"labelwise train --recipe recipes/{name}.yaml --data " in text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment(name: str) -> None:
+    score, backbone, size, head, options = EXPERIMENTS[name]
+    recipe = recipe_of(name)
+    assert recipe.description.endswith("only drawn") if score is None else str(score) in recipe.description
+    assert (recipe.model.backbone.partition(".")[0], recipe.model.size) == (backbone, size)
+    assert recipe.model.head == head
+    assert {key: recipe.model.options[key] for key in options} == options
+    assert recipe.thresholds == "none"  # the papers' F1 scores are at 0.5, and validation is their test set
+
+
+def test_pretrained_weights_exist() -> None:
+    wanted = {model.backbone for model in (recipe_of(name).model for name in PAPER) if model.weights != "none"}
+    assert wanted <= set(timm.list_pretrained())
+
+
+@pytest.mark.parametrize("name", [name for name in PAPER if name.startswith("hsq/")])
+def test_hsq_appendix_a3(name: str) -> None:
+    recipe = recipe_of(name)
+    optimizer = recipe.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adam", 1e-4, 1e-2)
+    assert (optimizer.betas, recipe.epochs) == ((0.9, 0.9999), 100)
+    # Adam's decay is part of the gradient: next to an averaged loss nothing else would be learned (docs/recipes.md).
+    assert recipe.loss.options["reduction"] == "sum"
+
+
+@pytest.mark.parametrize("name", [n for n in PAPER if n.startswith("ml-decoder/") and "imagenet" not in n])
+def test_ml_decoder_appendix_c(name: str) -> None:
+    recipe = recipe_of(name)
+    optimizer, schedule, augmentation = recipe.optimizer, recipe.schedule, recipe.augmentation
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adamw", 2e-4, 1e-4)
+    assert (schedule.name, schedule.warmup, recipe.ema, recipe.batch_size) == ("one-cycle", 0.2, 0.9997, 56)
+    assert (augmentation.cutout, augmentation.policy, augmentation.flip) == (0.5, "autoaugment", 0)
+    assert recipe.model.normalisation == "plain"
+    assert recipe.epochs == (25 if "open-images" in name else 40)
+    options = recipe.loss.options
+    if "nus" in name:  # appendix F
+        assert recipe.loss.name == "bce"
+    else:
+        assert recipe.loss.name == "asymmetric"
+        gamma_neg = 7 if "open-images" in name else 4  # appendix H
+        assert (options["gamma_neg"], options["gamma_pos"], options["clip"]) == (gamma_neg, 0, 0.05)
+    if "open-images" in name:
+        assert options["unknown"] == "negative"
+        assert 0 < options["unknown_weight"] < 1
+
+
+@pytest.mark.parametrize("name", [name for name in PAPER if "imagenet" in name])
+def test_resnet_strikes_back(name: str) -> None:
+    recipe = recipe_of(name)
+    epochs, mixup, decay = (600, 0.2, 0.01) if "a1" in name else (300, 0.1, 0.02)
+    assert (recipe.epochs, recipe.mixup, recipe.cutmix, recipe.batch_size) == (epochs, mixup, 1.0, 2048)
+    assert (recipe.optimizer.weight_decay, recipe.schedule.name, recipe.ema) == (decay, "cosine", 0)
+    assert recipe.schedule.warmup == pytest.approx(5 / epochs, abs=1e-4)
+    assert recipe.loss.name == ("softmax-cross-entropy" if "softmax" in name else "bce")
+    assert (recipe.model.task, recipe.model.weights) == ("single-label", "none")
+
+
+@pytest.mark.parametrize("name", ["hsq/voc", "ml-decoder/voc"])
+def test_voc_is_trained_and_tested_on_the_official_splits(name: str) -> None:
+    assert (recipe_of(name).data.train, recipe_of(name).data.validation) == ("train+val", "test")
+
+
+def test_own_photos_is_what_train_does_without_a_recipe() -> None:
+    assert recipe_of("own-photos") == OWN_PHOTOS
+
+
+@cache
+def map_shape(backbone: str, size: int | None) -> torch.Size:
+    """[2, C, h, w]: what two pictures become."""
+    name = next(
+        name for name in NAMES if (recipe_of(name).model.backbone, recipe_of(name).model.size) == (backbone, size)
+    )
+    model = model_of(name)
+    pixels = model.config.preprocessing.size
+    with torch.no_grad():
+        features: Tensor = model.backbone(torch.empty(2, 3, pixels, pixels, device="meta"))
+    return features.shape
+
+
+def idle_after_backward(module: nn.Module, logits: Tensor, recipe: Recipe) -> list[str]:
+    """Names of the parameters that should learn but get no gradient from the recipe's loss."""
+    loss = losses.create(recipe.loss.name, **recipe.loss.options)(logits, torch.zeros_like(logits))
+    loss.backward()
+    return [name for name, value in module.named_parameters() if value.requires_grad and value.grad is None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_size_head_learns(name: str) -> None:
+    """On the meta device: real shapes, no numbers, no time."""
+    recipe, head = recipe_of(name), model_of(name).head
+    logits = head.train()(torch.empty(map_shape(recipe.model.backbone, recipe.model.size), device="meta"))
+    assert logits.shape == (2, len(labels_of(name)))
+    assert idle_after_backward(head, logits, recipe) == []
+
+
+@pytest.mark.parametrize("backbone", sorted({recipe_of(name).model.backbone for name in PAPER}))
+def test_full_size_model_learns(backbone: str) -> None:
+    name = next(name for name in PAPER if recipe_of(name).model.backbone == backbone)
+    recipe, model = recipe_of(name), model_of(name)
+    size = recipe.model.size
+    assert size is not None
+    logits = model.train()(torch.empty(2, 3, size, size, device="meta"))
+    assert idle_after_backward(model, logits, recipe) == []
+
+
+SMALL = {"model.backbone": "test_resnet", "model.weights": "none", "model.size": 32, "precision": "32-true"}
+SMALL |= {"epochs": 1, "batch_size": 4, "workers": 0}
+SMALL_OPTIONS = {"dim": 16, "widths": [8, 4], "groups": 5}
+
+
+def tiny(name: str) -> Recipe:
+    """The recipe with everything small that costs time, and nothing else changed."""
+    options = recipe_of(name).model.options
+    small_options = {**options, **{key: value for key, value in SMALL_OPTIONS.items() if key in options}}
+    changes = {**SMALL, "description": "", "model.options": small_options}
+    return load_recipe(ROOT / "recipes" / f"{name}.yaml", changes)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make_sample(folder := tmp_path_factory.mktemp("sample"), images=20, size=32)
+    return folder / "labels.csv"
+
+
+# Recipes that differ only in backbone, size or number of queries are the same when they are tiny: one run for all.
+@pytest.mark.parametrize("name", {tiny(name).model_dump_json(): name for name in NAMES}.values())
+def test_tiny_run(name: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real epoch by `train`, with the recipe's own splits, augmentation, loss, optimizer, schedule and averaging."""
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+    recipe = tiny(name)
+    source = recipe.data.model_copy(update={"source": str(sample)})
+    recipe = recipe.model_copy(update={"data": source})
+    if "words" in (recipe.model.options.get("queries"), recipe.model.options.get("classifier")):
+        with pytest.raises(LabelwiseError, match="needs word vectors"):  # never a silent run on zeros
+            train(recipe, tmp_path / "run")
+        return
+    train(recipe, tmp_path / "run")
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(history) == 1
+    assert math.isfinite(history[0]["loss"])
+    assert ("mAP" in history[0]) == (recipe.data.validation is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("ml-decoder/coco-tresnet-m-448-gap", 23.0),  # table 1
+        ("ml-decoder/coco-tresnet-m-448-transformer-decoder", 24.1),
+        ("ml-decoder/coco-tresnet-m-448-k20", 23.6),
+        ("ml-decoder/coco-tresnet-m-448", 23.9),
+        ("ml-decoder/open-images-gap", 5.8),  # table 2
+        ("ml-decoder/open-images-k100", 6.3),
+        ("ml-decoder/open-images-k200", 6.7),
+        ("ml-decoder/open-images-k400", 7.6),
+        ("ml-decoder/coco-tresnet-l-224", 9.3),  # table 10
+        ("ml-decoder/coco-tresnet-l-448", 36.2),
+        ("ml-decoder/coco-tresnet-l-640", 73.5),
+    ],
+)
+def test_printed_gflops(name: str, printed: float) -> None:
+    """The authors' GFLOPs are multiply-adds. A hundredth apart at most, where they print one decimal."""
+    assert counted(name).total("macs") / 1e9 == pytest.approx(printed, rel=0.01, abs=0.05)
+
+
+def test_the_papers_tresnet_xl_is_not_timms() -> None:
+    """Table 10 prints 103.8 for TResNet-XL. It is version 2 with other blocks, which timm does not have."""
+    name = "ml-decoder/coco-tresnet-xl-640"
+    backbone = counted(name).parts["backbone"].macs
+    assert counted(name).total("macs") / 1e9 == pytest.approx(125.5, abs=0.1)
+    with torch.device("meta"):
+        papers = TResNet(layers=[3, 8, 34, 5], v2=True, num_classes=0).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        papers(torch.empty(1, 3, 640, 640, device="meta"))
+    head = counted("ml-decoder/coco-tresnet-l-640")  # the head sees 2048 channels in both
+    head_macs = head.total("macs") - head.parts["backbone"].macs
+    assert (counter.get_total_flops() / 2 + head_macs) / 1e9 == pytest.approx(103.8, abs=0.1)
+    assert backbone > counter.get_total_flops() / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "gflops"),
+    [("q2l", 14.8e6, None), ("ns1", 14.3e6, 8.6), ("ns16", 15.5e6, 8.7)],
+)
+def test_hsq_appendix_a2(name: str, parameters: float, gflops: float | None) -> None:
+    """Their FLOPs leave the products inside attention out. Q2L's 8.4 is less than the feed-forward of 2048 needs that
+    its parameters show, so it is not compared (we count 9.1)."""
+    counts = counted(f"hsq/coco-resnet10t-576-{name}")
+    assert counts.total("parameters") == pytest.approx(parameters, rel=0.01)
+    if gflops is not None:
+        assert counts.total("macs_without_attention") / 1e9 == pytest.approx(gflops, abs=0.05)

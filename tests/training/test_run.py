@@ -1,0 +1,218 @@
+"""Whole runs on the sample set: what they leave behind, that they repeat, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import labelwise as lw
+from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
+from labelwise.training import Recipe, load_recipe
+from labelwise.training.checkpoint import read_checkpoint
+from labelwise.training.run import train
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    make_sample(folder, images=60, size=48)
+    return folder / "labels.csv"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+
+
+def recipe(data: Path, **changes: Any) -> Recipe:
+    small = {
+        "data.source": str(data),
+        "model.backbone": "resnet10t",
+        "model.weights": "none",
+        "model.size": 32,
+        "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},
+        "model.freeze": "none",
+        "epochs": 2,
+        "batch_size": 8,
+        "workers": 0,
+    }
+    return load_recipe(None, small | changes)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("freeze", ["none", "backbone"])
+def test_a_run_leaves_everything_behind_and_repeats_to_the_bit(freeze: str, sample: Path, tmp_path: Path) -> None:
+    wanted = recipe(sample, **{"model.freeze": freeze, "augmentation": {"policy": "randaugment"}, "mixup": 0.2})
+    model = train(wanted, tmp_path / "a")
+    run = tmp_path / "a"
+    assert {"model", "recipe.yaml", "metrics.jsonl", "checkpoints", "log.txt"} <= {p.name for p in run.iterdir()}
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert all({"loss", "mAP", "CF1", "OF1", "lr", "images_per_second"} <= set(row) for row in rows)
+    assert load_recipe(run / "recipe.yaml", {}) == wanted
+    loaded = lw.load_model(run)
+    assert loaded.config.thresholds is not None
+    assert loaded.config.results["mAP"] == max(row["mAP"] for row in rows)
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(loaded(x), model.eval()(x))
+    train(wanted, tmp_path / "b")
+    first, second = weights(run), weights(tmp_path / "b")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_recipe_of_a_run_is_complete_and_reruns_it(sample: Path, tmp_path: Path) -> None:
+    train(recipe(sample), tmp_path / "a")
+    written = yaml.safe_load((tmp_path / "a" / "recipe.yaml").read_text())
+    assert written["optimizer"]["betas"] == [0.9, 0.999]  # a default that nobody set
+    train(load_recipe(tmp_path / "a" / "recipe.yaml", {}), tmp_path / "b")
+    assert all(torch.equal(t, weights(tmp_path / "b")[name]) for name, t in weights(tmp_path / "a").items())
+
+
+def test_a_frozen_backbone_stays_as_it_was(sample: Path, tmp_path: Path) -> None:
+    wanted = recipe(sample, **{"model.freeze": "backbone"})
+    torch.manual_seed(wanted.seed)
+    fresh = lw.create_model("resnet10t", "hsq", 13, weights="none", size=32, **wanted.model.options)
+    train(wanted, tmp_path / "a")
+    trained = weights(tmp_path / "a")
+    for name, tensor in fresh.state_dict().items():
+        if name.startswith("backbone."):
+            assert torch.equal(trained[name], tensor), name  # weights and running statistics alike
+    assert not torch.equal(trained["head.queries.weight"], fresh.state_dict()["head.queries.weight"])
+
+
+def test_accumulated_steps_equal_one_large_batch(sample: Path, tmp_path: Path) -> None:
+    """Two batches of 8 before one optimizer step are a batch of 16: same rows in the same order, no dropout, no BN."""
+    same = {
+        "model.freeze": "backbone",
+        "model.head": "gap",
+        "model.options": {},
+        "epochs": 1,
+        "loss.name": "bce",
+        "schedule.name": "constant",
+        "schedule.warmup": 0.0,
+        "optimizer.clip_norm": None,
+        "data.train": "train+val",  # 48 images: three batches of 16
+        "data.validation": None,
+        "augmentation.flip": 0.0,
+    }
+    train(recipe(sample, **same, batch_size=16), tmp_path / "large")
+    train(recipe(sample, **same, batch_size=8, accumulate=2), tmp_path / "small")
+    large, small = (weights(tmp_path / name)["head.classifier.weight"] for name in ("large", "small"))
+    torch.testing.assert_close(small, large, atol=1e-5, rtol=1e-3)
+
+
+def test_averaged_weights_are_the_ones_kept(sample: Path, tmp_path: Path) -> None:
+    common = {"model.freeze": "backbone", "epochs": 1, "data.validation": None}
+    train(recipe(sample, **common), tmp_path / "plain")
+    train(recipe(sample, **common, ema=0.9), tmp_path / "ema")
+    kept, last = weights(tmp_path / "ema"), weights(tmp_path / "plain")
+    name = "head.classifier.bias"
+    assert not torch.equal(kept[name], last[name])
+    tensors, _ = read_checkpoint(tmp_path / "ema" / "checkpoints" / "last.safetensors")
+    assert torch.equal(tensors["averaged.module.classifier.bias"], kept[name])
+    assert torch.equal(tensors["module.classifier.bias"], last[name])
+
+
+def test_early_stop_ends_a_run_that_no_longer_gets_better(sample: Path, tmp_path: Path) -> None:
+    wanted = recipe(sample, **{"model.freeze": "backbone", "optimizer.lr": 1e-12, "epochs": 20, "early_stop": 2})
+    train(wanted, tmp_path / "a")
+    rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert 3 <= len(rows) < 20
+
+
+def test_splits_are_made_where_there_are_none(sample: Path, tmp_path: Path) -> None:
+    bare = sample.parent / "bare.csv"
+    with sample.open(newline="") as source, bare.open("w", newline="") as target:
+        writer = csv.DictWriter(target, ["image", "labels"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(csv.DictReader(source))
+    train(recipe(bare, epochs=1), tmp_path / "a")
+    made = lw.data.open_data(tmp_path / "a" / "split.csv")
+    assert made.split_names == ("train", "val", "test")
+    assert "made train, val and test" in (tmp_path / "a" / "log.txt").read_text()
+
+
+def test_a_run_is_not_overwritten_unless_told_to(sample: Path, tmp_path: Path) -> None:
+    train(recipe(sample, epochs=1), tmp_path / "a")
+    with pytest.raises(LabelwiseError, match=r"already holds a run; continue it with --resume, replace it with --over"):
+        train(recipe(sample, epochs=1), tmp_path / "a")
+    with pytest.raises(LabelwiseError, match="cannot be resumed"):
+        train(recipe(sample, epochs=3), tmp_path / "a", resume=True)
+    train(recipe(sample, epochs=1, seed=5), tmp_path / "a", overwrite=True)
+    assert load_recipe(tmp_path / "a" / "recipe.yaml", {}).seed == 5
+
+
+def test_a_loss_that_is_not_a_number_keeps_the_last_good_checkpoint(sample: Path, tmp_path: Path) -> None:
+    wanted = recipe(
+        sample, **{"optimizer.lr": 1e30, "optimizer.clip_norm": None, "loss.name": "bce", "schedule.warmup": 0.5}
+    )
+    with pytest.raises(LabelwiseError, match=r"the loss became .*--lr"):
+        train(wanted, tmp_path / "a")
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(sample, epochs=3)
+    writes: list[Path] = []
+    from labelwise.training import checkpoint
+
+    real = checkpoint.save_file
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        writes.append(path)
+        if len(writes) > 2:  # best and last of the first epoch were fine
+            path.write_bytes(b"half a file")
+            raise OSError(28, "No space left on device")
+        real(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(LabelwiseError, match=r"No space left.*the one before it stands.*--resume"):
+        train(wanted, tmp_path / "a")
+    monkeypatch.undo()
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+    _, state = read_checkpoint(tmp_path / "a" / "checkpoints" / "last.safetensors")
+    assert len(state["history"]) == 1
+    train(wanted, tmp_path / "a", resume=True)
+    train(wanted, tmp_path / "b")
+    assert all(torch.equal(t, weights(tmp_path / "b")[name]) for name, t in weights(tmp_path / "a").items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.source": None}, "say which with --data"),
+        ({"data.source": "nowhere.csv"}, "no file or folder 'nowhere.csv'"),
+        ({"model.head": "hsqq"}, "unknown head"),
+        ({"loss.name": "asl"}, "unknown loss"),
+        ({"data.validation": "holdout"}, "holdout"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], message: str, sample: Path, tmp_path: Path) -> None:
+    with pytest.raises(LabelwiseError, match=message):
+        train(recipe(sample, **changes), tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epoch": 3}, "unknown key 'epoch'; did you mean 'epochs'"),
+        ({"optimizer.learning_rate": 3}, "recipe: optimizer: unknown key 'learning_rate'"),
+        ({"epochs.number": 3}, "'epochs' is a plain value"),
+        ({"optimizer.lr": -1}, "optimizer.lr=-1: input should be greater than 0"),
+    ],
+)
+def test_mistakes_in_recipes_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(LabelwiseError, match=message):
+        load_recipe(None, changes)
