@@ -12,6 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 from labelwise.errors import LabelwiseError
 
@@ -43,25 +50,39 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from None
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors: rates and decays come from the recipe."""
-    state = optimizer.state_dict()["state"]
-    return {f"optimizer.{index}.{key}": value for index, values in state.items() for key, value in values.items()}
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+# torch's own collectors: they give whole tensors by parameter name for plain, DDP and sharded (FSDP) modules alike.
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def module_tensors(prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+    state: dict[str, Any] = get_model_state_dict(module, options=_WHOLE)
+    return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
 def restore_module(prefix: str, module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    state: dict[str, Any] = {**named(prefix, tensors)}
+    set_model_state_dict(module, state, options=_WHOLE)
+
+
+def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as named tensors: rates and decays come from the recipe. Of several processes only the
+    first, which writes them, gets any."""
+    state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE).get("state", {})
+    return {f"optimizer.{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+
+
+def restore_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    groups = [{**group, "params": [names[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
+    state: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in named("optimizer", tensors).items():
+        name, _, kind = key.rpartition("/")
+        state.setdefault(name, {})[kind] = tensor
+    whole: Any = {"state": state, "param_groups": groups}
+    set_optimizer_state_dict(module, optimizer, whole, options=_WHOLE)
+
+
+def named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one part of a checkpoint, by their names in it."""
     start = f"{prefix}."
-    module.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

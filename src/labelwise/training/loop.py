@@ -22,6 +22,7 @@ from labelwise.metrics import MultiLabelMetrics
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
     module_tensors,
+    named,
     optimizer_tensors,
     read_checkpoint,
     restore_module,
@@ -62,13 +63,15 @@ class Trainer:
         self.recipe, self.batches, self.labels, self.folder = recipe, batches, labels, folder
         self.fabric, self.display = fabric, display
         self.plain = module
-        self.optimizer = create_optimizer(module, recipe.optimizer)
-        self.averaged = (
-            AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True)
-            if recipe.ema
-            else None
-        )
-        self.module, self.prepared = fabric.setup(module, self.optimizer)
+        self.averaged = None
+        if recipe.ema:
+            if recipe.strategy == "fsdp":
+                raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")
+            average = get_ema_multi_avg_fn(recipe.ema)
+            self.averaged = AveragedModel(module, multi_avg_fn=average, use_buffers=True)
+        self.module = fabric.setup_module(module)  # before the optimizer: FSDP puts sharded parameters in its place
+        self.optimizer = create_optimizer(module, recipe.optimizer, fused=recipe.strategy != "fsdp")
+        self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
         # Gradients of several processes are averaged and those of accumulated steps added. A mean over images wants
         # both averaged, a sum wants both added.
@@ -101,10 +104,11 @@ class Trainer:
                 if self._stopped_early():
                     break
                 self._train_epoch(epoch, first_step if epoch == first_epoch else 0, stop)
-        best = self._best if self._best.exists() else self._last
-        tensors, _ = read_checkpoint(best)
-        restore_module("kept", self.evaluated, tensors)
-        self.plain.load_state_dict(self.evaluated.state_dict())
+
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors of the best epoch's weights (without validation: the last epoch's)."""
+        tensors, _ = read_checkpoint(self._best)
+        return named("kept", tensors)
 
     def _train_epoch(self, epoch: int, first: int, stop: StopRequest) -> None:
         recipe, progress = self.recipe, self.progress
@@ -178,20 +182,23 @@ class Trainer:
         self.display.note("validating")
         metrics = MultiLabelMetrics(self.labels, thresholds=0.0)  # of logits: sigmoids of sure answers round to ties
         self.evaluated.eval()
+        done = 0
         for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
-            with self.fabric.autocast():
-                logits = self.evaluated(inputs.to(self.fabric.device))
-            metrics.update(logits.float().cpu(), targets)
+            inputs = inputs.to(self.fabric.device)
+            metrics.update(self._logits(inputs), targets)
+            done += 1
+        most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
+        for _ in range(
+            int(most) - done
+        ):  # sharded weights are gathered by all processes together, as often as the busiest
+            self._logits(inputs)
         result = metrics.compute().as_dict()
         return {key: result[key] for key in ("mAP", "CF1", "OF1")}
 
-    @torch.no_grad()
-    def validation_logits(self) -> tuple[Tensor, Tensor]:
-        """Logits and targets [M, N] of all validation images, by the weights that were kept."""
-        self.plain.eval()
-        pairs = [(self.plain(x.to(self.fabric.device)).float().cpu(), t) for x, t in self.batches.validation(Share())]
-        logits, targets = zip(*pairs, strict=True)
-        return torch.cat(logits), torch.cat(targets)
+    def _logits(self, inputs: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits: Tensor = self.evaluated(inputs)
+        return logits.float().cpu()
 
     def _keep_if_best(self, epoch: int, score: float | None) -> None:
         progress = self.progress
@@ -207,9 +214,9 @@ class Trainer:
         return len(progress.history) - progress.best_epoch >= patience
 
     def _save(self, path: Path, extra_seconds: float = 0.0) -> None:
-        tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.optimizer)}
+        tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
         if self.averaged is not None:
-            tensors |= module_tensors("averaged", self.averaged)
+            tensors |= {f"averaged.{name}": tensor for name, tensor in self.averaged.state_dict().items()}
         self.progress.seconds += extra_seconds
         self._write(path, tensors)
 
@@ -226,9 +233,9 @@ class Trainer:
                 "Start again with --overwrite, or in another folder"
             )
         restore_module("module", self.plain, tensors)
-        restore_optimizer(self.optimizer, tensors)
+        restore_optimizer(self.plain, self.optimizer, tensors)
         if self.averaged is not None:
-            restore_module("averaged", self.averaged, tensors)
+            self.averaged.load_state_dict(named("averaged", tensors))
         self.progress = Progress(**state)
         self._write_history()
 

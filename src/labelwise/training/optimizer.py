@@ -12,7 +12,7 @@ from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
 _ONE_CYCLE_START = 1 / 25  # the first rate as a share of the highest, as in torch's OneCycleLR
 
 
-def create_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> torch.optim.Optimizer:
+def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = True) -> torch.optim.Optimizer:
     """Groups by learning rate and decay. Each keeps its highest rate as `peak_lr`, which `set_rate` scales."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -25,7 +25,7 @@ def create_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> torch.optim.O
         for (rate, decay), members in groups.items()
     ]
     kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=recipe.betas, fused=True)
+    return kind(parameters, betas=recipe.betas, fused=fused)
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 from labelwise.data.dataset import ImageDataset
 from labelwise.data.manifest_writer import write_manifest
@@ -20,6 +24,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.evaluation.fit import fit_config
 from labelwise.features import FeatureCache
 from labelwise.model import LabelModel, create_model
+from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
 from labelwise.training.display import Display
@@ -68,9 +73,10 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display) -> La
         save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
     trainer.run()
     display.close()
+    model = with_kept_weights(model, trainer, frozen)
     if fabric.is_global_zero:
-        finished = finish(model, trainer, recipe, batches)
-        finished.save(folder / "model")
+        model.config = finished_config(model, trainer, recipe, batches)
+        model.save(folder / "model")
         write_curves(folder / "tensorboard", trainer.progress.history)
         display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
     fabric.barrier()
@@ -81,12 +87,22 @@ def create_fabric(recipe: Recipe) -> Fabric:
     """One process, or under torchrun as many as it started, on as many machines."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     machines = int(os.environ.get("WORLD_SIZE", "1")) // local
-    strategy = recipe.strategy
+    strategy: Any = recipe.strategy
     if strategy == "auto" and local * machines > 1:
         strategy = "ddp"
+    if strategy == "fsdp":
+        strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
     fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)
     fabric.launch()
     return fabric
+
+
+def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """FSDP: every process keeps its part of the weights, gradients and optimizer state, and gathers them to compute."""
+    if isinstance(module, LabelModel):
+        fully_shard(module.backbone, mesh=mesh["data_parallel"])
+    fully_shard(module, mesh=mesh["data_parallel"])
+    return module
 
 
 def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
@@ -197,9 +213,16 @@ def feature_batches(
     )
 
 
-def finish(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches) -> LabelModel:
-    """The trained model with what it needs to be used: temperature, thresholds and how good it is."""
-    model.eval()
+def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
+    """A model in one piece and in evaluation mode: the trained one may be spread over processes."""
+    whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
+    (whole.head if frozen else whole).load_state_dict(trainer.kept())
+    return whole.eval()
+
+
+@torch.no_grad()
+def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches) -> ModelConfig:
+    """What the model needs to be used: how good it is, and temperature and thresholds fitted on the validation data."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
@@ -208,11 +231,11 @@ def finish(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches
         **{key: best[key] for key in ("epoch", "mAP", "CF1", "OF1") if key in best},
         "skipped_images": len(batches.bad_images),
     }
-    model.config = model.config.model_copy(update={"results": results})
-    if recipe.data.validation is not None and recipe.thresholds != "none":
-        logits, targets = trainer.validation_logits()
-        rule = recipe.thresholds if recipe.model.task == "multi-label" else None
-        model.config = fit_config(
-            model.config, logits.numpy(), targets.numpy(), thresholds=rule, temperature=True
-        ).config
-    return model
+    config = model.config.model_copy(update={"results": results})
+    if recipe.data.validation is None or recipe.thresholds == "none":
+        return config
+    module = model.head if recipe.model.freeze == "backbone" else model
+    logits, targets = zip(*((module(x), t) for x, t in batches.validation(Share())), strict=True)
+    rule = recipe.thresholds if recipe.model.task == "multi-label" else None
+    everything = torch.cat(logits).numpy(), torch.cat(targets).numpy()
+    return fit_config(config, *everything, thresholds=rule, temperature=True).config
