@@ -188,9 +188,8 @@ class Trainer:
             metrics.update(self._logits(inputs), targets)
             done += 1
         most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
-        for _ in range(
-            int(most) - done
-        ):  # sharded weights are gathered by all processes together, as often as the busiest
+        # Sharded weights are gathered by all processes together: who has a batch less runs its last one once more.
+        for _ in range(int(most) - done):
             self._logits(inputs)
         result = metrics.compute().as_dict()
         return {key: result[key] for key in ("mAP", "CF1", "OF1")}
