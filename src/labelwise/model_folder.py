@@ -25,7 +25,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a new folder beside the target and swap at the end: a crash leaves the old or the new one."""
+    """Let `write` fill a new folder beside the target and swap the two when it is complete."""
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
         raise LabelwiseError(f"{str(folder)!r} exists and is no model folder; choose another folder or empty it")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,7 @@ def test_preprocessing_is_the_weights_own() -> None:
     [
         ({"name": "resnt50"}, r"unknown backbone 'resnt50'; did you mean 'resnet50'"),
         ({"name": "resnet50.nope"}, r"has no weights 'nope'; it has: .*a1_in1k"),
+        ({"name": "vit_tiny_patch16_224", "size": 100}, "multiples of 16, not 100"),
         ({"name": "resnet18", "stage": 7}, "has no stage 7; it has 5 stages"),
     ],
 )

@@ -17,6 +17,7 @@ from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.checkpoint import read_checkpoint
+from labelwise.training.loop import Trainer
 from labelwise.training.run import train
 
 
@@ -124,6 +125,43 @@ def test_averaged_weights_are_the_ones_kept(sample: Path, tmp_path: Path) -> Non
     assert torch.equal(tensors["module.classifier.bias"], last[name])
 
 
+def test_averaging_leaves_the_label_groups_alone(sample: Path, tmp_path: Path) -> None:
+    """Slots are whole numbers in a buffer: their average would move labels to other groups."""
+    options = {"dim": 16, "attention_heads": 2, "groups": 4}
+    changes = {"model.freeze": "backbone", "model.head": "ml-decoder", "model.options": options, "ema": 0.9}
+    train(recipe(sample, **changes, epochs=1), tmp_path / "a")
+    fresh = lw.heads.create("ml-decoder", in_features=512, labels=13, **options)
+    assert torch.equal(weights(tmp_path / "a")["head.label_slot"], fresh.state_dict()["label_slot"])
+
+
+def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two epochs of five batches, two of them to an optimizer step, a checkpoint wherever one may be written."""
+    wanted = recipe(
+        sample, **{"model.freeze": "backbone", "accumulate": 2, "ema": 0.9, "checkpoint_minutes": 1e-9, "epochs": 2}
+    )
+    train(wanted, tmp_path / "whole")
+    expected = weights(tmp_path / "whole")
+    steps = 10
+    real = Trainer._step
+    for last in range(1, steps):
+
+        def stops(self: Trainer, inputs: torch.Tensor, targets: torch.Tensor, number: int, last: int = last) -> float:
+            if self.progress.step == last:
+                raise RuntimeError("power cut")
+            return real(self, inputs, targets, number)
+
+        run = tmp_path / f"stopped-{last}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_step", stops)
+            with pytest.raises(RuntimeError, match="power cut"):
+                train(wanted, run)
+        train(wanted, run, resume=True)
+        assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in expected.items()), last
+        assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
 def test_early_stop_ends_a_run_that_no_longer_gets_better(sample: Path, tmp_path: Path) -> None:
     wanted = recipe(sample, **{"model.freeze": "backbone", "optimizer.lr": 1e-12, "epochs": 20, "early_stop": 2})
     train(wanted, tmp_path / "a")
@@ -197,11 +235,21 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
         ({"model.head": "hsqq"}, "unknown head"),
         ({"loss.name": "asl"}, "unknown loss"),
         ({"data.validation": "holdout"}, "holdout"),
+        ({"loss.options": {"reduction": "none"}}, "gives no number to minimise"),
+        ({"ema": 0.9, "strategy": "fsdp"}, "cannot be sharded"),
+        ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "needs word vectors"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], message: str, sample: Path, tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match=message):
         train(recipe(sample, **changes), tmp_path / "a")
+
+
+def test_another_head_leaves_behind_what_it_does_not_know() -> None:
+    """`--head gap` on the default recipe, whose head has dim=256; what the user sets for it is checked."""
+    assert load_recipe(None, {"model.head": "gap"}).model.options == {}
+    assert load_recipe(None, {"model.head": "q2l"}).model.options == {"dim": 256}
+    assert load_recipe(None, {"model.head": "gap", "model.options.dropout": 0.2}).model.options == {"dropout": 0.2}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ class Backbone(nn.Module):
         if not -len(stages) <= config.stage < len(stages):
             raise LabelwiseError(f"backbone {config.name!r} has no stage {config.stage}; it has {len(stages)} stages")
         stage = config.stage % len(stages)
+        stride = _feature_info(self.model, config.name)[-1]["reduction"]
+        if pretrained.fixed_input_size and size % stride:
+            raise LabelwiseError(f"backbone {config.name!r} takes sizes that are multiples of {stride}, not {size}")
         # EfficientNet and its kin end in a 1x1 convolution that belongs to no stage. The features that the weights were
         # trained for come after it: for the last stage take the network's final map, which is NCHW in those families.
         self.ends_in_projection = stage == len(stages) - 1 and stages[-1] != self.model.num_features

@@ -39,12 +39,10 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{' '.join(str(error).split())} See: labelwise --help")
     except LabelwiseError as error:
         _fail(str(error))
-    except FileNotFoundError as error:
-        _fail(f"no such file or folder: {error.filename}")
-    except PermissionError as error:
-        _fail(f"no permission for {error.filename}")
     except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
         sys.stderr.close()
+    except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         raise SystemExit(130) from None

@@ -94,10 +94,8 @@ def train(
     changes = {key: value for key, value in flags.items() if value is not None}
     changes |= {_full_name(key): value for key, value in parse_options(set_ or []).items()}
     if resume:
-        if changes or recipe:
-            raise LabelwiseError(
-                f"--resume continues the run as it was: it takes no other settings ({', '.join(changes)})"
-            )
+        if changes or recipe or overwrite:
+            raise LabelwiseError("--resume continues the run as it was: give it --out alone")
         recipe = out / "recipe.yaml"
         if not recipe.exists():
             raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start it without --resume")

@@ -41,6 +41,8 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.exists():
+        raise LabelwiseError(f"there is no checkpoint {str(path)!r}")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])  # noqa: SIM118

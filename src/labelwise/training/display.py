@@ -9,17 +9,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+_SECONDS_BETWEEN_LINES = 30  # where there is no terminal
+
 
 class Display:
-    def __init__(self, log: Path | None, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
+    """Without a log file it stays silent: of several processes one talks."""
+
+    def __init__(self, log: Path | None) -> None:
+        self.console = Console(stderr=True, quiet=log is None)
         self.log = log
+        self._said = time.monotonic()
+        self._epoch = ""
         self._live: Progress | None = None
         self._task: Any = None
         self._mAP = ""
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        self._said = time.monotonic()
         self.console.print(text, highlight=False, markup=False)
         if self.log is not None:
             with self.log.open("a", encoding="utf-8") as file:
@@ -31,6 +38,7 @@ class Display:
             self._live.update(self._task, note=text)
 
     def start_epoch(self, epoch: int, epochs: int, steps: int, first: int) -> None:
+        self._epoch = f"epoch {epoch + 1} of {epochs}"
         if not self.console.is_terminal:
             return
         if self._live is None:
@@ -51,10 +59,11 @@ class Display:
         self._live.update(self._task, completed=done, epoch=f"{epoch + 1}/{epochs}", note="")
 
     def step(self, loss: float, images_per_second: float) -> None:
+        speed = f"{images_per_second:.0f}"
         if self._live is not None:
-            self._live.update(
-                self._task, advance=1, loss=f"{loss:.4f}", mAP=self._mAP, speed=f"{images_per_second:.0f}"
-            )
+            self._live.update(self._task, advance=1, loss=f"{loss:.4f}", mAP=self._mAP, speed=speed)
+        elif time.monotonic() - self._said > _SECONDS_BETWEEN_LINES:
+            self.say(f"{self._epoch}  loss {loss:.4f}  {speed} images/s")
 
     def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
         self._mAP = f"mAP {row['mAP']:.2f}" if row.get("mAP") is not None else ""

@@ -33,12 +33,14 @@ from labelwise.training.display import Display
 from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.stop import StopRequest
+from labelwise.training.tracking import write_curves
 
 
 @dataclass
 class Progress:
     """Where a run stands: saved in every checkpoint."""
 
+    data: str  # fingerprint of the images and their labels
     step: int = 0  # optimizer steps and accumulation steps alike
     loss_sum: float = 0.0  # of the epoch so far
     seconds: float = 0.0  # of training and validation, over all sessions
@@ -59,26 +61,20 @@ class Trainer:
         folder: Path,
         fabric: Fabric,
         display: Display,
+        data: str,  # fingerprint of the images and their labels
     ) -> None:
         self.recipe, self.batches, self.labels, self.folder = recipe, batches, labels, folder
         self.fabric, self.display = fabric, display
         self.plain = module
-        self.averaged = None
-        if recipe.ema:
-            if recipe.strategy == "fsdp":
-                raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")
-            average = get_ema_multi_avg_fn(recipe.ema)
-            self.averaged = AveragedModel(module, multi_avg_fn=average, use_buffers=True)
         self.module = fabric.setup_module(module)  # before the optimizer: FSDP puts sharded parameters in its place
-        self.optimizer = create_optimizer(module, recipe.optimizer, fused=recipe.strategy != "fsdp")
+        # Fused steps know neither sharded tensors nor how to clip gradients that a loss scaler has enlarged.
+        fused = recipe.strategy != "fsdp" and recipe.precision != "16-mixed"
+        self.optimizer = create_optimizer(module, recipe.optimizer, fused)
+        self.averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
-        # Gradients of several processes are averaged and those of accumulated steps added. A mean over images wants
-        # both averaged, a sum wants both added.
-        summed = self.loss.options["reduction"] == "sum"
-        self.loss_scale = fabric.world_size if summed else 1 / recipe.accumulate
         self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix)
-        self.progress = Progress()
+        self.progress = Progress(data)
         self.steps = len(batches) * recipe.epochs
 
     @property
@@ -94,9 +90,9 @@ class Trainer:
         """The weights that are validated and kept: the averaged ones if there are any."""
         return self.averaged.module if self.averaged is not None else self.plain
 
-    def run(self) -> None:
-        """Train to the end, from where the last checkpoint stands if there is one."""
-        if self._last.exists():
+    def run(self, resume: bool) -> None:
+        """Train to the end, from the start or from where the last checkpoint stands."""
+        if resume and self._last.exists():
             self._restore()
         first_epoch, first_step = divmod(self.progress.step, len(self.batches))
         with StopRequest() as stop:
@@ -127,15 +123,19 @@ class Trainer:
             images += len(targets) * self.fabric.world_size
             now = time.monotonic()
             self.display.step(progress.loss_sum / (number + 1), images / (now - started))
-            if stop.requested or now - saved > recipe.checkpoint_minutes * 60:
-                self._save(self._last, now - started if stop.requested else 0.0)
+            # Between optimizer steps there are gradients that no checkpoint holds; at the epoch's end a later one does.
+            if not self._optimizes_after(number) or number + 1 == len(self.batches):
+                continue
+            stops = self._any_process(stop.requested)
+            if stops or self._any_process(now - saved > recipe.checkpoint_minutes * 60):
+                self._save(now - started if stops else 0.0)
                 saved = now
-            if stop.requested:
+            if stops:
                 raise KeyboardInterrupt
         trained = time.monotonic() - started
         row = {
             "epoch": epoch + 1,
-            "loss": progress.loss_sum / len(self.batches),
+            "loss": self._mean_over_processes(progress.loss_sum) / len(self.batches),
             "lr": recipe.optimizer.lr * rate_at(progress.step - 1, self.steps, recipe.schedule),
             **self._validate(),
             "images_per_second": images / trained,
@@ -143,7 +143,7 @@ class Trainer:
         progress.seconds += time.monotonic() - started
         progress.history.append({**row, "seconds": progress.seconds})
         self._keep_if_best(epoch + 1, row.get("mAP"))
-        self._save(self._last)
+        self._save()
         self._write_history()
         self.display.end_epoch(progress.history[-1], progress.best_epoch)
 
@@ -154,26 +154,59 @@ class Trainer:
         inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
         if self.mix is not None:
             inputs, targets = self.mix(inputs, targets)
-        steps_now = (number + 1) % recipe.accumulate == 0 or number + 1 == len(self.batches)
-        with self.fabric.no_backward_sync(self.module, enabled=not steps_now):
+        optimizes = self._optimizes_after(number)
+        with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             loss = self.loss(self.module(inputs), targets)
-            self.fabric.backward(loss * self.loss_scale)
+            self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
-        if not math.isfinite(value):
-            raise LabelwiseError(
-                f"the loss became {value} at step {step + 1}; the last good checkpoint stands. Try a lower learning "
-                "rate (--lr), gradient clipping (--set optimizer.clip_norm=1.0) or --set precision=32-true"
-            )
-        if steps_now:
+        self._require_finite("loss", value)
+        if optimizes:
             if recipe.optimizer.clip_norm is not None:
-                self.fabric.clip_gradients(
-                    self.module, self.prepared, max_norm=recipe.optimizer.clip_norm, error_if_nonfinite=False
+                limit = recipe.optimizer.clip_norm
+                norm: Any = self.fabric.clip_gradients(
+                    self.module, self.prepared, max_norm=limit, error_if_nonfinite=False
                 )
+                if recipe.precision != "16-mixed":  # there the loss scaler skips such a step and tries a smaller scale
+                    self._require_finite("gradient", float(norm))
             self.prepared.step()
             self.prepared.zero_grad(set_to_none=True)
-            if self.averaged is not None:
-                self.averaged.update_parameters(self.plain)
+            self._average()
         return value
+
+    def _optimizes_after(self, number: int) -> bool:
+        return (number + 1) % self.recipe.accumulate == 0 or number + 1 == len(self.batches)
+
+    def _loss_scale(self, number: int) -> float:
+        """Gradients of several processes are averaged and those of accumulated steps added. A mean over images wants
+        both averaged, a sum wants both added."""
+        if self.loss.options["reduction"] == "sum":
+            return float(self.fabric.world_size)
+        window = number - number % self.recipe.accumulate
+        return 1 / (min(window + self.recipe.accumulate, len(self.batches)) - window)
+
+    def _require_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise LabelwiseError(
+                f"the {what} became {value} at step {self.progress.step + 1}; the last good checkpoint stands. Try a "
+                "lower learning rate (--lr), gradient clipping (--set optimizer.clip_norm=1) or --set precision=32-true"
+            )
+
+    def _average(self) -> None:
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.plain)
+            # Buffers are copied: norms average their statistics themselves, and a label's slot has no average.
+            for ours, current in zip(self.averaged.module.buffers(), self.plain.buffers(), strict=True):
+                ours.copy_(current)
+
+    def _any_process(self, flag: bool) -> bool:
+        """Processes save and stop together, or they would wait for each other in different places."""
+        if self.fabric.world_size == 1:
+            return flag
+        return bool(self.fabric.all_reduce(torch.tensor(int(flag)), reduce_op="max"))
+
+    def _mean_over_processes(self, value: float) -> float:
+        mean: Any = self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="mean")
+        return float(mean)
 
     @torch.no_grad()
     def _validate(self) -> dict[str, Any]:
@@ -212,12 +245,12 @@ class Trainer:
             return False
         return len(progress.history) - progress.best_epoch >= patience
 
-    def _save(self, path: Path, extra_seconds: float = 0.0) -> None:
+    def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
         if self.averaged is not None:
             tensors |= {f"averaged.{name}": tensor for name, tensor in self.averaged.state_dict().items()}
         self.progress.seconds += extra_seconds
-        self._write(path, tensors)
+        self._write(self._last, tensors)
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
         if self.fabric.is_global_zero:
@@ -226,7 +259,7 @@ class Trainer:
 
     def _restore(self) -> None:
         tensors, state = read_checkpoint(self._last)
-        if state.pop("steps") != self.steps:
+        if state.pop("steps") != self.steps or state["data"] != self.progress.data:
             raise LabelwiseError(
                 "the data or the recipe has changed since this run was started: it cannot be resumed. "
                 "Start again with --overwrite, or in another folder"
@@ -245,3 +278,4 @@ class Trainer:
             draft = self.folder / "metrics.jsonl.tmp"
             draft.write_text(lines)
             draft.replace(self.folder / "metrics.jsonl")
+            write_curves(self.folder / "tensorboard", self.progress.history)

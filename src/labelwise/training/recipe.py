@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from labelwise.config import Config
 from labelwise.data.transforms import AugmentationConfig
 from labelwise.errors import LabelwiseError
+from labelwise.heads.registry import option_parts, preset
 from labelwise.preprocessing import ImageSize
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -78,7 +79,7 @@ class Recipe(Config):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
     checkpoint_minutes: PositiveFloat = 10.0  # between checkpoints inside an epoch; each epoch ends with one
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**31)
 
 
 # What `labelwise train` does without a recipe; recipes/own-photos.yaml says the same, line by line.
@@ -103,6 +104,8 @@ def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
             raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             raise LabelwiseError(f"{where} is not a list of 'key: value' lines")
+    if "model.head" in changes:
+        _keep_what_fits(values.setdefault("model", {}) or {}, changes["model.head"])
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     return Recipe.parse(values, where)
@@ -113,6 +116,13 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     path.write_text(
         yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
     )
+
+
+def _keep_what_fits(model: dict[str, Any], head: str) -> None:
+    """Options that the recipe has for its own head and that another head does not know are left behind."""
+    known = option_parts(preset(str(head)))
+    options = model.get("options") or {}
+    model["options"] = {name: value for name, value in options.items() if name in known}
 
 
 def _set(values: dict[str, Any], path: list[str], value: Any, dotted: str) -> None:

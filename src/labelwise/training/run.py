@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from labelwise import losses
 from labelwise.data.dataset import ImageDataset
 from labelwise.data.manifest_writer import write_manifest
 from labelwise.data.open import open_data
@@ -23,6 +25,7 @@ from labelwise.data.transforms import eval_transform, train_transform
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation.fit import fit_config
 from labelwise.features import FeatureCache
+from labelwise.heads import preset, with_options
 from labelwise.model import LabelModel, create_model
 from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
@@ -30,36 +33,56 @@ from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Sh
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import Recipe, save_recipe
-from labelwise.training.tracking import write_curves
 
-_RUN_FILES = ("recipe.yaml", "metrics.jsonl", "log.txt", "split.csv", "checkpoints", "model", "tensorboard")
+_RUN_FILES = ("model", "checkpoints", "metrics.jsonl", "log.txt", "split.csv", "tensorboard", "recipe.yaml")
 
 
 def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
     """Train by `recipe` in `folder` and return the model, which is also saved in `folder`/model."""
     folder = Path(folder)
+    check(recipe)
     fabric = create_fabric(recipe)
     if fabric.is_global_zero:
         prepare_folder(folder, resume, overwrite)
     fabric.barrier()
-    display = Display(folder / "log.txt", quiet=not fabric.is_global_zero)
+    display = Display(folder / "log.txt" if fabric.is_global_zero else None)
     try:
-        return _train(recipe, folder, fabric, display)
+        return _train(recipe, folder, fabric, display, resume)
     except KeyboardInterrupt:
         display.close()
-        display.say(f"stopped; nothing is lost. Continue with: labelwise train --out {folder} --resume")
+        started = (folder / "recipe.yaml").exists()
+        again = f"Continue with: labelwise train --out {folder} --resume" if started else "Give the same command again."
+        display.say(f"stopped; nothing is lost. {again}")
         raise
     finally:
         display.close()
 
 
-def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display) -> LabelModel:
-    train_table, held_out = open_tables(recipe, folder, display)
+def check(recipe: Recipe) -> None:
+    """Mistakes in the recipe, before any photo is read."""
+    model = recipe.model
+    with_options(preset(model.head), model.options, f"head {model.head!r}")
+    if "words" in (model.options.get("queries"), model.options.get("classifier")):
+        raise LabelwiseError(
+            "this recipe needs word vectors, which `labelwise train` cannot take yet: use heads.create"
+        )
+    if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
+        raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
+    if recipe.ema and recipe.strategy == "fsdp":
+        raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.batch_size % processes:
+        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be shared evenly by {processes} processes")
+
+
+def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> LabelModel:
+    split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
+    train_table, held_out = open_tables(recipe, display, split_file)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, train_table.labels)
     frozen = recipe.model.freeze == "backbone"
     if frozen:
-        model.backbone.requires_grad_(False).eval()
+        model.backbone.requires_grad_(False).eval().to(fabric.device)
     module: nn.Module = model.head if frozen else model
     display.say(
         f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
@@ -68,16 +91,16 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display) -> La
     )
     make = feature_batches if frozen else image_batches
     batches = make(recipe, model, train_table, held_out, fabric)
-    trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display)
+    data = fingerprint(train_table, held_out)
+    trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display, data)
     if fabric.is_global_zero:
         save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
-    trainer.run()
+    trainer.run(resume)
     display.close()
     model = with_kept_weights(model, trainer, frozen)
     if fabric.is_global_zero:
         model.config = finished_config(model, trainer, recipe, batches)
         model.save(folder / "model")
-        write_curves(folder / "tensorboard", trainer.progress.history)
         display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
     fabric.barrier()
     return model
@@ -109,8 +132,8 @@ def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     used = (folder / "recipe.yaml").exists()
     if resume and not used:
         raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start it without --resume")
-    if used and overwrite:
-        for name in _RUN_FILES:
+    if overwrite:
+        for name in _RUN_FILES:  # recipe.yaml, which marks a run, goes last: an interrupted removal is still a run
             path = folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     elif used and not resume:
@@ -121,17 +144,18 @@ def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def open_tables(recipe: Recipe, folder: Path, display: Display) -> tuple[LabelTable, LabelTable | None]:
-    """The images to train on and to validate; splits are made where the data has none."""
+def open_tables(recipe: Recipe, display: Display, split_file: Path | None) -> tuple[LabelTable, LabelTable | None]:
+    """The images to train on and to validate. Splits are made where the data has none, always the same for the same
+    seed and images, and written to `split_file`."""
     data = recipe.data
     if data.source is None:
         raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
     table = open_data(data.source, labels=data.labels)
     if table.split_names == ("",):
         table = split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
-        if not (folder / "split.csv").exists():
-            write_manifest(table, folder / "split.csv")
-        display.say(f"{data.source} has no splits: made train, val and test, written to {folder / 'split.csv'}")
+        if split_file is not None:
+            write_manifest(table, split_file)
+            display.say(f"{data.source} has no splits: made train, val and test, written to {split_file}")
     train_table = table.select(data.train)
     if data.validation is None:
         return train_table, None
@@ -146,12 +170,19 @@ def open_tables(recipe: Recipe, folder: Path, display: Display) -> tuple[LabelTa
     return parts.select("train"), parts.select("val")
 
 
+def fingerprint(*tables: LabelTable | None) -> str:
+    """What tells whether the images or their labels have changed since a run was started."""
+    digest = hashlib.sha256()
+    for table in tables:
+        if table is not None:
+            digest.update("\n".join([*table.labels, *table.images]).encode())
+            for part in (table.indptr, table.columns, table.values):
+                digest.update(part.tobytes())
+    return digest.hexdigest()
+
+
 def build_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
     wanted = recipe.model
-    if "words" in (wanted.options.get("queries"), wanted.options.get("classifier")):
-        raise LabelwiseError(
-            "this recipe needs word vectors, which `labelwise train` cannot take yet: use heads.create"
-        )
     model = create_model(
         wanted.backbone,
         wanted.head,
@@ -217,7 +248,7 @@ def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> Labe
     """A model in one piece and in evaluation mode: the trained one may be spread over processes."""
     whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
     (whole.head if frozen else whole).load_state_dict(trainer.kept())
-    return whole.eval()
+    return whole.to(trainer.fabric.device).eval()
 
 
 @torch.no_grad()
@@ -235,7 +266,8 @@ def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches
     if recipe.data.validation is None or recipe.thresholds == "none":
         return config
     module = model.head if recipe.model.freeze == "backbone" else model
-    logits, targets = zip(*((module(x), t) for x, t in batches.validation(Share())), strict=True)
+    device = trainer.fabric.device
+    logits, targets = zip(*((module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())), strict=True)
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
     everything = torch.cat(logits).numpy(), torch.cat(targets).numpy()
     return fit_config(config, *everything, thresholds=rule, temperature=True).config
