@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from timm.models.tresnet import TResNet
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -246,9 +247,12 @@ def test_tiny_run(name: str, sample: Path, tmp_path: Path, monkeypatch: pytest.M
     source = recipe.data.model_copy(update={"source": str(sample)})
     recipe = recipe.model_copy(update={"data": source})
     if "words" in (recipe.model.options.get("queries"), recipe.model.options.get("classifier")):
-        with pytest.raises(LabelwiseError, match="needs word vectors"):  # never a silent run on zeros
+        with pytest.raises(LabelwiseError, match="word_vectors=FILE"):  # never a silent run on zeros
             train(recipe, tmp_path / "run")
-        return
+        vectors = torch.randn(len(SAMPLE_LABELS), recipe.model.options.get("word_dim", 300))
+        save_file(dict(zip(SAMPLE_LABELS, vectors.unbind(), strict=True)), tmp_path / "words.safetensors")
+        model = recipe.model.model_copy(update={"word_vectors": str(tmp_path / "words.safetensors")})
+        recipe = recipe.model_copy(update={"model": model})
     train(recipe, tmp_path / "run")
     history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(history) == 1

@@ -146,7 +146,7 @@ def evaluate(
     result["model"] = {"source": model, **result["model"]}
     result["data"] |= {"split": split}
     result |= {"test_time": {"flip": flip, "scales": views}, "fitted": fitted or None}
-    _show(result)
+    # First what is kept, then what is shown: `labelwise evaluate … | head` ends the showing early.
     if json_file:
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
         json_file.write_text(text + "\n", encoding="utf-8")
@@ -155,6 +155,8 @@ def evaluate(
 
         folder = find_folder(model)
         network.save(folder)
+    _show(result)
+    if save:
         _say(f"{folder}: saved what was fitted on {fitted['on']}")
 
 

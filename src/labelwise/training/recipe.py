@@ -35,6 +35,7 @@ class ModelRecipe(Config):
     normalisation: Literal["backbone", "plain"] = "backbone"
     head: str = "hsq"
     options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
+    word_vectors: str | None = None  # file with a vector for every label (words.py), where the head uses words
     task: Literal["multi-label", "single-label"] = "multi-label"
     freeze: Literal["none", "backbone"] = "none"  # backbone: its features are computed once and cached
 

@@ -33,6 +33,7 @@ from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Sh
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import Recipe, save_recipe
+from labelwise.words import read_word_vectors
 
 _RUN_FILES = ("model", "checkpoints", "metrics.jsonl", "log.txt", "split.csv", "tensorboard", "recipe.yaml")
 
@@ -62,9 +63,10 @@ def check(recipe: Recipe) -> None:
     """Mistakes in the recipe, before any photo is read."""
     model = recipe.model
     with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if "words" in (model.options.get("queries"), model.options.get("classifier")):
+    uses_words = "words" in (model.options.get("queries"), model.options.get("classifier"))
+    if uses_words and model.word_vectors is None:
         raise LabelwiseError(
-            "this recipe needs word vectors, which `labelwise train` cannot take yet: use heads.create"
+            "this head needs the labels' word vectors: --set model.word_vectors=FILE (docs/recipes.md)"
         )
     if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
         raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
@@ -191,6 +193,7 @@ def build_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
         stage=wanted.stage,
         size=wanted.size,
         task=wanted.task,
+        word_vectors=None if wanted.word_vectors is None else read_word_vectors(wanted.word_vectors, labels),
         **wanted.options,
     )
     if wanted.normalisation == "plain":
