@@ -131,4 +131,4 @@ def _join(outputs: list[Tensor]) -> Tensor:
 
 def _mix(weights: Tensor, y: Tensor) -> Tensor:
     """Weighted sum over experts: [K, B, E], [K, B, E, d_o] -> [K, B, d_o]."""
-    return (weights.unsqueeze(-2) @ y).squeeze(-2)
+    return (weights.unsqueeze(-1) * y).sum(dim=2)
