@@ -112,7 +112,7 @@ tags: [multi-label, labelwise]
 ---
 # {config.backbone.name} with {len(config.labels)} labels
 
-A {config.task} image classifier made with [labelwise](https://github.com/labelwise/labelwise).
+A {config.task} image classifier made with labelwise.
 
 - Backbone: `{config.backbone.name}` (timm), stage {config.backbone.stage}
 - Input: {picture.size} x {picture.size} pixels, {picture.resize}, mean {picture.mean}, std {picture.std}
