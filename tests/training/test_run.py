@@ -162,6 +162,17 @@ def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(
         assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_batch_of_broken_images_ends_the_run_with_its_name(sample: Path, tmp_path: Path) -> None:
+    """Passing it over would shift all later steps, and processes would wait for each other."""
+    (tmp_path / "broken.jpg").write_bytes(b"")
+    lines = ["image,labels,split", f"{tmp_path / 'broken.jpg'},sun,train", f"{tmp_path / 'b2.jpg'},moon,train"]
+    (tmp_path / "b2.jpg").write_bytes(b"no picture")
+    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
+    wanted = recipe(tmp_path / "bad.csv", **{"data.on_bad_image": "skip", "data.validation": None, "batch_size": 2})
+    with pytest.raises(LabelwiseError, match="none of the 2 images of a batch can be decoded"):
+        train(wanted, tmp_path / "a")
+
+
 def test_early_stop_ends_a_run_that_no_longer_gets_better(sample: Path, tmp_path: Path) -> None:
     wanted = recipe(sample, **{"model.freeze": "backbone", "optimizer.lr": 1e-12, "epochs": 20, "early_stop": 2})
     train(wanted, tmp_path / "a")

@@ -91,12 +91,16 @@ class ImageDataset(Dataset[Sample | BadImage]):
 
 
 class ImageLoader(DataLoader[Sample | BadImage]):
-    """A DataLoader over an `ImageDataset` that yields `Batch`es of the good pictures and takes note of the others."""
+    """A DataLoader over an `ImageDataset` that yields `Batch`es of the good pictures and takes note of the others.
+
+    A batch without any good picture is passed over; with `every_batch`, where batches are counted, it raises.
+    """
 
     dataset: ImageDataset
 
-    def __init__(self, dataset: ImageDataset, **options: Any) -> None:
+    def __init__(self, dataset: ImageDataset, *, every_batch: bool = False, **options: Any) -> None:
         super().__init__(dataset, collate_fn=collate, **options)
+        self.every_batch = every_batch
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a generator: torch types its own iterator class
         for batch, bad_images in super().__iter__():
@@ -104,6 +108,11 @@ class ImageLoader(DataLoader[Sample | BadImage]):
                 self.dataset.note_bad_image(bad)
             if batch is not None:
                 yield batch
+            elif self.every_batch:
+                raise LabelwiseError(
+                    f"none of the {len(bad_images)} images of a batch can be decoded, such as {bad_images[0].path!r}. "
+                    "Take broken images out of the data (labelwise data inspect lists them), or raise --batch-size."
+                )
 
 
 def collate(items: list[Sample | BadImage]) -> tuple[Batch | None, list[BadImage]]:

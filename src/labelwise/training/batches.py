@@ -66,7 +66,7 @@ class ImageBatches:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         self.train.set_epoch(epoch)
         sampler = [batch.tolist() for batch in self._order(epoch)[first:]]
-        for batch in ImageLoader(self.train, batch_sampler=sampler, num_workers=self.workers):
+        for batch in ImageLoader(self.train, every_batch=True, batch_sampler=sampler, num_workers=self.workers):
             yield batch.images, batch.targets
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
