@@ -18,7 +18,10 @@ SMALL = {"dim": 16, "attention_heads": 2}
 
 
 def small_model(head: str = "hsq", **options: Any) -> lw.LabelModel:
-    options = {} if head in ("gap", "csra") else {**SMALL, **options}
+    if head in ("conse", "fast0tag"):
+        options = {"word_vectors": torch.ones(len(LABELS), 6).cumsum(0), **options}
+    elif head not in ("gap", "csra"):
+        options = {**SMALL, **options}
     return lw.create_model("resnet10t", head, LABELS, weights="none", size=64, **options).eval()
 
 

@@ -162,7 +162,7 @@ def test_attention_is_the_map_of_the_labels_own_query(head: str, pictures: list[
     tagger = Tagger(small_model(head, **options))
     prediction = tagger.predict(pictures[:2])[1]
     with torch.no_grad():
-        details = tagger.model.details(tagger._input(pictures[1])[None])
+        details = tagger.model.details(torch.from_numpy(tagger._input(pictures[1]))[None])
     for number, label in enumerate(LABELS):
         found = prediction.attention(label)
         assert found.shape == (2, 2)

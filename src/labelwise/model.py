@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.errors import LabelwiseError
-from labelwise.model_config import ModelConfig
+from labelwise.model_config import ModelConfig, relabelled_config
 from labelwise.model_folder import read_folder, replace_folder, write_files
+from labelwise.words import WordsConfig, open_words
+
+if TYPE_CHECKING:
+    from labelwise.optimize import OptimizedModel
 
 
 class LabelModel(nn.Module, ModelHubMixin):
     """images [B, 3, H, W], preprocessed -> logits [B, N]."""
 
     def __init__(
-        self, config: ModelConfig, *, backbone: Backbone | None = None, word_vectors: Tensor | None = None
+        self,
+        config: ModelConfig,
+        *,
+        backbone: Backbone | None = None,
+        word_vectors: Tensor | None = None,
+        label_slot: Tensor | None = None,
+        head: heads.Head | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone or Backbone(config.backbone)
-        self.head = heads.build(config.head, self.backbone.channels, len(config.labels), word_vectors)
+        self.head = head or heads.build(
+            config.head, self.backbone.channels, len(config.labels), word_vectors, label_slot
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -39,6 +52,16 @@ class LabelModel(nn.Module, ModelHubMixin):
         """The logits, where each label's query looked, and HSQ's gates."""
         return self.head.details(self.backbone(images))
 
+    def optimize(self, *, compile: bool = False) -> OptimizedModel:
+        """A copy for inference with the same logits (to 1e-4), faster; `compile` adds `torch.compile`.
+
+        What depends only on the queries is computed once, batch norms are folded into convolutions, and the memory
+        order is channels last. This model stays as it is.
+        """
+        from labelwise.optimize import OptimizedModel
+
+        return OptimizedModel(self, compile=compile)
+
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
         logits = logits / self.config.temperature
@@ -48,6 +71,49 @@ class LabelModel(nn.Module, ModelHubMixin):
     def thresholds(self) -> tuple[float, ...]:
         """The score from which each label applies."""
         return self.config.thresholds or (0.5,) * len(self.labels)
+
+    def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
+        """A model for other labels, in any number and order, that shares this one's backbone and weights.
+
+        It is for heads that work on words (docs/zero-shot.md). Labels that this model knows keep their word vectors and
+        thresholds; vectors of new ones come from the model's source of words, or all [N, d_w] are given; their
+        threshold is the median of the fitted ones.
+        """
+        heads.require_word_head(self.head.config, "a change of labels")
+        if not isinstance(self.head, heads.WordHead) or self.head.word_vectors is None:
+            raise LabelwiseError("an optimized model is fixed to its labels; change them first, then optimize")
+        config = relabelled_config(self.config, labels)
+        if word_vectors is None:
+            word_vectors = self._word_vectors(config.labels)
+        expected = (len(config.labels), self.head.word_vectors.shape[1])
+        if word_vectors.shape != expected:
+            raise LabelwiseError(f"word_vectors must be {list(expected)}, not {list(word_vectors.shape)}")
+        slots = None
+        if isinstance(self.head, heads.QueryHead) and self.head.label_slot is not None:
+            seed = self.head.config.queries.group_seed
+            before = self.head.label_slot.tolist()
+            slots = heads.regroup(self.labels, before, config.labels, self.head.group_size, seed)
+        head = heads.relabelled(self.head, word_vectors, slots)
+        config = config.model_copy(update={"head": head.config})
+        other = LabelModel(config, backbone=self.backbone, head=head)
+        other.training = self.training  # the parts have their modes already, and a frozen backbone keeps its own
+        return other
+
+    def _word_vectors(self, labels: Sequence[str]) -> Tensor:
+        """Vectors [N, d_w] of labels: the ones that were saved with the model, new ones from their source."""
+        assert isinstance(self.head, heads.WordHead)
+        assert self.head.word_vectors is not None
+        vectors = dict(zip(self.labels, self.head.word_vectors, strict=True))
+        new = [label for label in labels if label not in vectors]
+        if new:
+            if self.config.words is None:
+                raise LabelwiseError(
+                    f"this model does not know where its word vectors came from: give those of {new[0]!r} and all "
+                    "other labels as word_vectors, or create it with words=… (docs/zero-shot.md)"
+                )
+            found = open_words(self.config.words).vectors(new).to(self.head.word_vectors)
+            vectors |= dict(zip(new, found, strict=True))
+        return torch.stack([vectors[label] for label in labels])
 
     def save(self, folder: str | Path) -> None:
         """Write the model folder; a model that is there already is replaced only when the new one is complete."""
@@ -83,14 +149,20 @@ def create_model(
     weights: str = "auto",
     stage: int = -1,
     size: int | None = None,
+    drop_path: float = 0.0,
     task: Literal["multi-label", "single-label"] = "multi-label",
+    words: WordsConfig | str | None = None,
     word_vectors: Tensor | None = None,
+    label_slot: Tensor | None = None,
     **head_options: Any,
 ) -> LabelModel:
     """A model on any timm backbone.
 
     `weights` of the backbone: "auto" (an installed package that carries them, else timm's hub), "hub", "package", the
-    path of a file, or "none" for random ones. `head_options` change any part of the head.
+    path of a file, or "none" for random ones; `drop_path` is the rate of its stochastic depth in training.
+    `head_options` change any part of the head. Heads with word queries take `words`, the source of the labels' vectors
+    (docs/zero-shot.md), or the vectors themselves as `word_vectors` [N, d_w]; `label_slot` [N] says which labels
+    share a query.
 
     >>> model = create_model("resnet10t", "ml-decoder", ["cat", "dog", "sofa"], weights="none", dim=32)
     >>> model.labels, model.config.preprocessing.size
@@ -99,16 +171,23 @@ def create_model(
     names = tuple(f"label {i}" for i in range(labels)) if isinstance(labels, int) else tuple(labels)
     if not names:
         raise LabelwiseError("a model needs labels: give their names (or their number)")
+    if isinstance(words, str):
+        words = WordsConfig(source=words)
+    if words is not None and word_vectors is None:
+        word_vectors = open_words(words).vectors(names)
     if word_vectors is not None:
-        head_options = {"word_dim": word_vectors.shape[-1], **head_options}
+        head_options = {**head_options, "word_dim": word_vectors.shape[-1]}  # a recipe may name another length
     # The head's options are checked before the backbone's weights are fetched: a typo should not cost a download.
     head_config = heads.with_options(heads.preset(head), head_options, f"head {head!r}")
-    built = Backbone(BackboneConfig.parse({"name": backbone, "stage": stage, "size": size}, "backbone"), weights)
+    wanted = {"name": backbone, "stage": stage, "size": size, "drop_path": drop_path}
+    built = Backbone(BackboneConfig.parse(wanted, "backbone"), weights)
     values = {
         "backbone": built.config,
         "head": head_config,
         "labels": names,
         "preprocessing": built.preprocessing(),
         "task": task,
+        "words": words,
     }
-    return LabelModel(ModelConfig.parse(values, "model"), backbone=built, word_vectors=word_vectors)
+    config = ModelConfig.parse(values, "model")
+    return LabelModel(config, backbone=built, word_vectors=word_vectors, label_slot=label_slot)

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from labelwise.backbones import BackboneConfig
-from labelwise.config import Config
-from labelwise.heads.config import CsraConfig, GapConfig, QueryHeadConfig
-from labelwise.preprocessing import Preprocessing
+from labelwise.heads.config import HeadConfig
+from labelwise.tagger_config import TaggerConfig
+from labelwise.words import WordsConfig
 
 
-class ModelConfig(Config):
+class ModelConfig(TaggerConfig):
     """What `config.json` in a model folder holds."""
 
     backbone: BackboneConfig
-    head: Annotated[QueryHeadConfig | GapConfig | CsraConfig, Field(discriminator="kind")]
-    labels: tuple[str, ...] = Field(min_length=1)
-    preprocessing: Preprocessing
-    task: Literal["multi-label", "single-label"] = "multi-label"  # scores are sigmoids, or one softmax
-    temperature: float = Field(default=1.0, gt=0)  # logits are divided by it before they become scores (calibration)
-    thresholds: tuple[float, ...] | None = None  # a label applies where its score reaches it; None: 0.5 for all
+    head: Annotated[HeadConfig, Field(discriminator="kind")]
+    words: WordsConfig | None = None  # where word vectors came from, and those of new labels can come from
     results: dict[str, Any] = Field(default_factory=dict)  # headline metrics and the data they were measured on
 
-    @field_validator("labels")
-    @classmethod
-    def _distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        repeated = [label for label, times in Counter(labels).items() if times > 1]
-        if repeated:
-            raise ValueError(f"these names occur more than once: {', '.join(repeated[:5])}")
-        return labels
 
-    @model_validator(mode="after")
-    def _one_threshold_per_label(self) -> Self:
-        if self.thresholds is not None and len(self.thresholds) != len(self.labels):
-            raise ValueError(f"{len(self.thresholds)} thresholds for {len(self.labels)} labels")
-        return self
+def relabelled_config(config: ModelConfig, labels: Sequence[str]) -> ModelConfig:
+    """`config` for other labels. Known ones keep their thresholds; the fitted ones' median stands in for the others:
+    it knows on which scale this model's scores are, which 0.5 does not. Results speak of the old labels."""
+    thresholds = None
+    if config.thresholds is not None:
+        fitted = dict(zip(config.labels, config.thresholds, strict=True))
+        usual = median(config.thresholds)
+        thresholds = tuple(fitted.get(label, usual) for label in labels)
+    results = config.results if set(labels) == set(config.labels) else {}
+    changes = {"labels": tuple(labels), "thresholds": thresholds, "results": results}
+    return ModelConfig.parse({**dict(config), **changes}, "labels")

@@ -56,7 +56,7 @@ def write_files(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) 
 def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
     """Where the model was found, its config and its tensors."""
     folder = find_folder(source, **hub_options)
-    config = _read_config(folder)
+    config = read_config(folder)
     try:
         return folder, config, load_file(folder / WEIGHTS)
     except FileNotFoundError:
@@ -84,12 +84,16 @@ def find_folder(source: str | Path, **hub_options: Any) -> Path:
         ) from None
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path) -> ModelConfig:
     where = str(folder / CONFIG)
     try:
         content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
+    if isinstance(content, dict) and "export" in content:
+        raise LabelwiseError(
+            f"{str(folder)!r} is an exported model, for labelwise predict and evaluate; name the one it was made from"
+        )
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
     made_with = content.pop("made_with", {})

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from labelwise.data.dataset import OnBadImage
-from labelwise.data.images import BadImageError, as_rgb, load_image
+from labelwise.data.images import BadImageError, OnBadImage, as_rgb, load_image
+from labelwise.data.inputs import InputTransform
 from labelwise.data.readers.base import is_image
-from labelwise.data.transforms import eval_transform
+from labelwise.engines.base import Engine, EngineName, Floats, thread_count
 from labelwise.errors import LabelwiseError, unknown_name
-from labelwise.heads import list_heads
-from labelwise.heads.config import GapConfig
-from labelwise.metrics.inputs import read_thresholds
-from labelwise.metrics.tally import passes_threshold
-from labelwise.model import LabelModel, load_model
+from labelwise.export.folder import Exported, find_export
+
+if TYPE_CHECKING:
+    from labelwise.model import LabelModel
 
 Source = str | Path | Image.Image
 Sources = Source | Iterable[Source]
@@ -40,7 +37,7 @@ class Prediction:
     """
 
     def __init__(
-        self, tagger: Tagger, image: str | Image.Image, values: NDArray[np.float32] | None, error: str | None = None
+        self, tagger: Tagger, image: str | Image.Image, values: Floats | None, error: str | None = None
     ) -> None:
         self.image = image  # the path as given, or the picture itself
         self.error = error
@@ -52,9 +49,9 @@ class Prediction:
         """The labels that apply, as numbers, best first."""
         if self.error is not None:
             return []
-        if self._tagger.model.config.task == "single-label":
+        if self._tagger.config.task == "single-label":
             return [int(self._values.argmax())]
-        passing = np.flatnonzero(passes_threshold(self._values, self._tagger.threshold_values))
+        passing = np.flatnonzero(self._values >= self._tagger.threshold_values)
         return [int(i) for i in passing[np.argsort(-self._values[passing], kind="stable")]]
 
     @property
@@ -78,13 +75,13 @@ class Prediction:
     @property
     def resize(self) -> Literal["squash", "crop", "pad"]:
         """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
-        return self._tagger.model.config.preprocessing.resize
+        return self._tagger.config.preprocessing.resize
 
     def picture(self) -> Image.Image:
         """The picture itself: upright 8-bit RGB."""
         return _decode(self.image)
 
-    def attention(self, label: str) -> NDArray[np.float32]:
+    def attention(self, label: str) -> Floats:
         """Where the model looked for `label`, [H, W], sums to 1.
 
         The map covers what the model saw of the picture: all of it, unless the model's preprocessing crops or pads.
@@ -94,11 +91,11 @@ class Prediction:
         if label not in labels:
             raise unknown_name("label", label, labels)
         maps, label_query = self._maps
-        chosen: NDArray[np.float32] = maps[label_query[labels.index(label)]]
+        chosen: Floats = maps[label_query[labels.index(label)]]
         return chosen
 
     @cached_property
-    def _maps(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _maps(self) -> tuple[Floats, NDArray[np.int64]]:
         """The maps of all queries, [K, H, W], and the query of each label, [N]."""
         if self.error is not None:
             raise LabelwiseError(self.error)
@@ -110,22 +107,45 @@ class Prediction:
 
 
 class Tagger:
-    """A model ready for pictures: it is put into evaluation mode and runs where its parameters are.
+    """A model ready for pictures: one in memory, which is put into evaluation mode, or an exported one.
 
-    `threshold` replaces the thresholds that the model carries by one for all labels.
+    `engine` is what runs it; without it a model runs by itself, where its parameters are. `threshold` replaces the
+    thresholds that the model carries by one for all labels.
     """
 
-    def __init__(self, model: LabelModel, *, threshold: float | None = None) -> None:
+    def __init__(
+        self, model: LabelModel | Exported, *, engine: Engine | None = None, threshold: float | None = None
+    ) -> None:
+        self.config, self._model = model.config, model
+        self.labels = self.config.labels
         if threshold is not None and not 0 <= threshold <= 1:
             raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
-        if threshold is not None and model.config.task == "single-label":
+        if threshold is not None and self.config.task == "single-label":
             raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
-        self.model = model.eval().to(memory_format=torch.channels_last)
-        self.labels = model.labels
-        self.threshold_values = read_thresholds(model.thresholds if threshold is None else threshold, len(self.labels))
-        each = np.broadcast_to(self.threshold_values, len(self.labels))  # [N]
-        self.thresholds: dict[str, float] = dict(zip(self.labels, each.tolist(), strict=True))
-        self._transform = eval_transform(model.config.preprocessing)
+        limits = [threshold] * len(self.labels) if threshold is not None else self.config.thresholds
+        self.thresholds = dict(zip(self.labels, limits or [0.5] * len(self.labels), strict=True))
+        # As exact as the scores are, or one equal to its threshold would not pass it: [N].
+        self.threshold_values = np.array(list(self.thresholds.values()), np.float32)
+        self._transform = InputTransform(self.config.preprocessing)
+        if isinstance(model, Exported):
+            self.engine = engine or model.engine()
+        else:
+            import torch
+
+            from labelwise.engines.torch_engine import TorchEngine
+
+            self.engine = engine or TorchEngine(model)
+            model.eval().to(memory_format=torch.channels_last)
+
+    @property
+    def model(self) -> LabelModel:
+        """The model in memory, for everything but predicting."""
+        if isinstance(self._model, Exported):
+            raise LabelwiseError(
+                f"{str(self._model.folder)!r} is an exported model: it predicts, and shows neither attention nor "
+                "anything else of its inside; load the model it was made from"
+            )
+        return self._model
 
     def predict(
         self, images: Sources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
@@ -151,8 +171,8 @@ class Tagger:
         """`predict` one after the other: while the model works on a batch, threads decode the next one."""
         if batch_size < 1:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
-        waiting: deque[tuple[str | Image.Image, Future[Tensor]]] = deque()
-        pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="decode")  # Pillow releases Python's lock
+        waiting: deque[tuple[str | Image.Image, Future[Floats]]] = deque()
+        pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")  # Pillow releases Python's lock
         try:
             for source in find_images(images):
                 waiting.append((source, pool.submit(self._input, source)))
@@ -163,28 +183,31 @@ class Tagger:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def query_maps(self, source: str | Image.Image) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def query_maps(self, source: str | Image.Image) -> tuple[Floats, NDArray[np.int64]]:
         """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
-        if isinstance(self.model.config.head, GapConfig):
-            able = ", ".join(name for name in list_heads() if name != "gap")
-            raise LabelwiseError(f"a model with the head 'gap' has no attention to show; heads that have: {able}")
+        import torch
+
+        from labelwise.heads import list_heads, preset
+        from labelwise.heads.config import CsraConfig, QueryHeadConfig
+
+        looking = QueryHeadConfig | CsraConfig
+        if not isinstance(self.model.config.head, looking):
+            able = ", ".join(name for name in list_heads() if isinstance(preset(name), looking))
+            kind = self.model.config.head.kind
+            raise LabelwiseError(f"a model with the head {kind!r} has no attention to show; heads that have: {able}")
+        image = torch.from_numpy(self._input(source))[None]  # [1, 3, size, size]
         with torch.inference_mode():
-            details = self.model.details(self._to_device([self._input(source)]))
+            details = self.model.details(image.to(next(self.model.parameters()).device))
         return details.attention[0].float().cpu().numpy(), details.label_query.cpu().numpy()
 
-    def _input(self, source: str | Image.Image) -> Tensor:
+    def _input(self, source: str | Image.Image) -> Floats:
         """[3, size, size]; runs in a thread."""
-        tensor: Tensor = self._transform(_decode(source, at_least=self._transform.at_least))
-        return tensor
-
-    def _to_device(self, inputs: list[Tensor]) -> Tensor:
-        device = next(self.model.parameters()).device
-        return torch.stack(inputs).to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
+        return self._transform(_decode(source, at_least=self._transform.at_least))
 
     def _batch(
-        self, waiting: list[tuple[str | Image.Image, Future[Tensor]]], on_bad_image: OnBadImage
+        self, waiting: list[tuple[str | Image.Image, Future[Floats]]], on_bad_image: OnBadImage
     ) -> Iterator[Prediction]:
-        inputs: list[Tensor] = []
+        inputs: list[Floats] = []
         errors: list[str | None] = []
         for _, future in waiting:
             try:
@@ -194,17 +217,15 @@ class Tagger:
                 if on_bad_image == "error":
                     raise LabelwiseError(f"{bad}. Fix it, or add --on-bad-image skip.") from None
                 errors.append(str(bad))
-        rows = iter(self._scores(inputs)) if inputs else iter(())
+        rows = iter(self._scores(np.stack(inputs)) if inputs else ())
         for (source, _), error in zip(waiting, errors, strict=True):
             yield Prediction(self, source, next(rows) if error is None else None, error)
 
-    def _scores(self, inputs: list[Tensor]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            scores = self.model.scores(self.model(self._to_device(inputs)).float())
-        values: NDArray[np.float32] = scores.cpu().numpy()  # [B, N]
-        if np.isnan(values).any():
+    def _scores(self, images: Floats) -> Floats:
+        scores = self.config.scores(self.engine(images))  # [B, N]
+        if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
-        return values
+        return scores
 
 
 def find_images(images: Sources) -> Iterator[str | Image.Image]:
@@ -248,7 +269,41 @@ def _decode(source: str | Image.Image, at_least: int | None = None) -> Image.Ima
         raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None
 
 
-def load(source: str | Path, *, threshold: float | None = None, **hub_options: Any) -> Tagger:
-    """A tagger from a run folder, a model folder or a hub id, on the GPU if there is one."""
+def load(
+    source: str | Path,
+    *,
+    threshold: float | None = None,
+    engine: EngineName | None = None,
+    labels: Sequence[str] | None = None,
+    images: int = 0,
+    batch_size: int = 32,
+    say: Callable[[str], None] | None = None,
+    **hub_options: Any,
+) -> Tagger:
+    """A tagger from a run folder, a model folder, an exported model or a hub id, on the GPU if there is one.
+
+    `engine` runs it: torch, onnxruntime, openvino, or with "auto" the fastest of these, which is measured (once, about
+    half a minute) when at least 500 `images` are to be predicted; `say` is told what was chosen. None is the model as
+    it is, or what the exported file is for. `labels` are other labels for a model that works on words.
+    """
+    exported = find_export(source)
+    if exported is not None:
+        if labels is not None:
+            raise LabelwiseError(
+                f"the labels of the exported model {str(source)!r} are fixed; name the one it was made from"
+            )
+        return Tagger(exported, engine=exported.engine(engine or "auto"), threshold=threshold)
+    import torch
+
+    from labelwise.engines.choose import open_engine
+    from labelwise.model import load_model
+
     model = load_model(source, **hub_options)
-    return Tagger(model.to("cuda" if torch.cuda.is_available() else "cpu"), threshold=threshold)
+    if labels is not None:
+        model = model.with_labels(labels).eval()
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if engine is None:
+        return Tagger(model, threshold=threshold)
+    size = model.config.preprocessing.size
+    runner = open_engine(engine, model, size=size, images=images, batch_size=batch_size, say=say)
+    return Tagger(model, engine=runner, threshold=threshold)

@@ -7,6 +7,8 @@ import torch
 
 from labelwise.backbones import Backbone, BackboneConfig, list_backbones
 from labelwise.errors import LabelwiseError
+from labelwise.features.fingerprint import describe
+from labelwise.preprocessing import Preprocessing
 
 # name, input size, channels, stride of the last map
 FAMILIES = [
@@ -86,3 +88,28 @@ def test_mistakes_are_named(config: dict[str, object], message: str) -> None:
 
 def test_listing_takes_wildcards() -> None:
     assert {"resnet10t", "resnet50"} <= set(list_backbones("resnet*"))
+
+
+def test_stochastic_depth_is_for_training_alone() -> None:
+    torch.manual_seed(0)
+    plain = Backbone(BackboneConfig(name="resnet10t", size=64)).eval()
+    deep = Backbone(BackboneConfig(name="resnet10t", size=64, drop_path=0.5))
+    # timm's ResNets begin with blocks that add nothing, so that leaving one out would not show
+    deep.load_state_dict({name: t if t.dim() != 1 else torch.rand_like(t) for name, t in plain.state_dict().items()})
+    plain.load_state_dict(deep.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(deep.eval()(images), plain(images))
+    deep.train()
+    assert len({deep(images).mean().item() for _ in range(8)}) > 1
+    with pytest.raises(LabelwiseError, match="'vgg11' has no stochastic depth; leave out drop_path"):
+        Backbone(BackboneConfig(name="vgg11", drop_path=0.1))
+
+
+def test_options_that_change_no_map_leave_its_store_where_it_is() -> None:
+    """Features that were stored before these options existed are still found."""
+    for rate in (0.0, 0.2):
+        about = describe(Backbone(BackboneConfig(name="resnet10t", drop_path=rate)), Preprocessing())
+        assert set(about["backbone"]) == {"name", "stage", "size"}
+        assert "crop_ratio" not in about["preprocessing"]
+    cropped = Preprocessing(resize="crop", crop_ratio=0.9)
+    assert describe(torch.nn.Identity(), cropped)["preprocessing"]["crop_ratio"] == 0.9

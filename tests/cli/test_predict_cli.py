@@ -170,7 +170,7 @@ def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(LabelwiseError, match="did you mean 'boat'"):
         explain(str(folder / "run"), image, out=tmp_path / "x.png", labels="boot")
     with pytest.raises(LabelwiseError, match="'gap' has no attention"):
-        explain(str(folder / "gap"), image, out=tmp_path / "x.png")
+        explain(str(folder / "gap"), image, out=tmp_path / "x.png", method="attention")
     with pytest.raises(LabelwiseError, match=r"\.png, \.pdf or \.svg"):
         explain(str(folder / "run"), image, out=tmp_path / "x.txt")
     with pytest.raises(LabelwiseError, match="is a folder"):

@@ -112,3 +112,20 @@ def test_persistent_workers_see_the_epoch(table: LabelTable) -> None:
         passes.append(next(iter(list(loader))).images)
     assert torch.equal(passes[0], passes[2])
     assert not torch.equal(passes[0], passes[1])
+
+
+def test_copies_of_a_row_are_varied_anew(table: LabelTable) -> None:
+    edges = Image.new("RGB", (12, 10))
+    edges.paste((255, 255, 255), (0, 0, 5, 10))
+    edges.save(table.images[0])
+    crops = train_transform(Preprocessing(size=8), AugmentationConfig(flip=0, crop=0.2, cutout=0, policy="none"))
+    dataset = ImageDataset(table, crops, on_bad_image="skip", seed=1, copies=3)
+    samples = [dataset[number] for number in (0, 10, 20)]
+    assert [sample.row for sample in samples] == [0, 0, 0]
+    assert len({sample.image.numpy().tobytes() for sample in samples if isinstance(sample, Sample)}) == 3
+    alone = ImageDataset(table, crops, on_bad_image="skip", seed=1)[0]
+    assert isinstance(alone, Sample)
+    assert isinstance(samples[0], Sample)
+    assert torch.equal(samples[0].image, alone.image)  # the first copy is what there is without
+    with pytest.raises(IndexError):
+        dataset[30]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from timm.data import create_transform
 from torchvision.transforms import v2
 
 from labelwise.data.transforms import AugmentationConfig, Cutout, batch_mix, eval_transform, train_transform
@@ -182,3 +185,41 @@ def test_both_kinds_are_drawn_and_a_seed_repeats_them() -> None:
     pasted = [bool(((mixed == 0) | (mixed == 1)).all()) for mixed in first]  # CutMix leaves pure pixels
     assert any(pasted)
     assert not all(pasted)
+
+
+def test_crop_ratio_is_timms_test_crop() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 190, 3), dtype=np.uint8))
+    ours = eval_transform(Preprocessing(size=96, interpolation="bicubic", resize="crop", crop_ratio=0.95))
+    theirs = create_transform(96, crop_pct=0.95, interpolation="bicubic", mean=(0, 0, 0), std=(1, 1, 1))
+    torch.testing.assert_close(ours(noise), theirs(noise))
+    assert ours.at_least == 101  # what the decoder has to deliver
+    with pytest.raises(LabelwiseError, match=r"crop_ratio=0.9 needs resize=crop, not squash"):
+        Preprocessing.parse({"crop_ratio": 0.9}, "preprocessing")
+
+
+def test_timms_randaugment_draws_from_torchs_generator() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    changes = {"policy": "randaugment-timm", "strength": 7, "strength_spread": 0.5}
+    transform = train_transform(Preprocessing(size=32), PLAIN.model_copy(update=changes))
+
+    def varied(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return transform(noise)
+
+    states = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[call-overload]
+    pictures = [varied(seed) for seed in range(12)]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states  # type: ignore[call-overload]
+    assert all(torch.equal(picture, varied(seed)) for seed, picture in enumerate(pictures))
+    assert len({picture.numpy().tobytes() for picture in pictures}) > 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy": "randaugment-timm", "strength": 12}, "it goes to 10"),
+        ({"policy": "randaugment", "strength_spread": 0.5}, "needs policy=randaugment-timm"),
+    ],
+)
+def test_strengths_out_of_range(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(LabelwiseError, match=message):
+        AugmentationConfig.parse(changes, "augmentation")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from timm.layers.ml_decoder import MLDecoder
 from torch import Tensor
 
 from labelwise import heads
+from labelwise.bench.peers import RepairedMLDecoder
 from labelwise.errors import LabelwiseError
 from labelwise.heads import load_ml_decoder
 
@@ -15,19 +15,10 @@ CHANNELS, DIM, BATCH = 24, 32, 3
 TOLERANCE = {"atol": 1e-5, "rtol": 0}
 
 
-def timm_head(labels: int, groups: int) -> MLDecoder:
-    head = MLDecoder(labels, num_of_groups=groups, decoder_embedding=DIM, initial_num_features=CHANNELS).eval()
+def timm_head(labels: int, groups: int) -> RepairedMLDecoder:
+    head = RepairedMLDecoder(labels, num_of_groups=groups, decoder_embedding=DIM, initial_num_features=CHANNELS).eval()
     torch.nn.init.normal_(head.duplicate_pooling_bias)
     return head
-
-
-def timm_forward(head: MLDecoder, x: Tensor) -> Tensor:
-    """timm's arithmetic with its decoder layers called in turn: its class cannot run them on today's PyTorch."""
-    memory = head.embed_standart(x.flatten(2).transpose(1, 2)).relu().transpose(0, 1)
-    h = head.query_embed.weight.unsqueeze(1).expand(-1, x.shape[0], -1)
-    for layer in head.decoder.layers:
-        h = layer(h, memory)
-    return appendix_k(h.transpose(0, 1), head.duplicate_pooling, head.num_classes) + head.duplicate_pooling_bias
 
 
 def appendix_k(g: Tensor, group_weights: Tensor, classes: int) -> Tensor:
@@ -42,7 +33,7 @@ def test_parity_with_timm(labels: int, groups: int) -> None:
     theirs = timm_head(labels, groups)
     ours = load_ml_decoder(theirs.state_dict()).eval()
     x = torch.randn(BATCH, CHANNELS, 5, 4)
-    torch.testing.assert_close(ours(x), timm_forward(theirs, x), **TOLERANCE)
+    torch.testing.assert_close(ours(x), theirs(x), **TOLERANCE)
 
 
 def test_training_goes_the_same_way_as_timms() -> None:
@@ -56,7 +47,7 @@ def test_training_goes_the_same_way_as_timms() -> None:
             module.dropout = 0.0
     x = torch.randn(BATCH, CHANNELS, 5, 4)
     ours(x).square().sum().backward()
-    timm_forward(theirs, x).square().sum().backward()
+    theirs(x).square().sum().backward()
     torch.testing.assert_close(ours.classifier.weights.weight.grad, theirs.duplicate_pooling.grad, atol=1e-3, rtol=1e-4)
     mine, other = ours.tokens.project.weight.grad, theirs.embed_standart.weight.grad
     torch.testing.assert_close(mine, other, atol=1e-3, rtol=1e-4)
@@ -75,7 +66,7 @@ def test_public_key_layouts_load(prefix: str, authors: bool) -> None:
         whole["body.conv1.weight"] = torch.zeros(3)
     ours = load_ml_decoder(whole).eval()
     x = torch.randn(BATCH, CHANNELS, 2, 2)
-    torch.testing.assert_close(ours(x), timm_forward(theirs, x), **TOLERANCE)
+    torch.testing.assert_close(ours(x), theirs(x), **TOLERANCE)
 
 
 def test_broken_public_weights_are_named() -> None:

@@ -108,7 +108,16 @@ class TestGroupedWordQueries(HeadKit):
     }
 
 
+class TestAugmentedWordQueries(HeadKit):
+    """Noise on the queries and random queries in training change nothing of what the kit asks for."""
+
+    name = "ml-decoder"
+    options: ClassVar = {**TestWordQueries.options, "query_noise": 0.3, "random_queries": 4}
+
+
 class TestHsqOnWords(HeadKit):
+    """Shared experts only, one gate for all labels: nothing belongs to a label but its query."""
+
     name = "hsq"
     options: ClassVar = {
         **SMALL,
@@ -116,9 +125,33 @@ class TestHsqOnWords(HeadKit):
         "classifier": "shared",
         "task_experts": 0,
         "shared_experts": 3,
+        "gate_weights": "shared",
         "widths": (8, 6),
         "word_vectors": torch.randn(LABELS, 10),
     }
+
+
+class TestHsqOnWordsWithMadeExperts(HeadKit):
+    name = "hsq"
+    options: ClassVar = {
+        **TestHsqOnWords.options,
+        "task_experts": 2,
+        "task_weights": "query",
+        "gate_weights": "query",
+        "weight_rank": 7,
+    }
+
+
+class TestHsqOnGroupsOfWords(HeadKit):
+    name = "hsq"
+    options: ClassVar = {**TestHsqOnWordsWithMadeExperts.options, "groups": 5, "classifier": "words", "gate_hidden": 9}
+
+
+class TestHsqMadeFromLearnableQueries(HeadKit):
+    """The same compact experts where the labels are fixed: their number costs a query and a classifier each."""
+
+    name = "hsq"
+    options: ClassVar = {**SMALL, "task_weights": "query", "gate_weights": "query", "widths": (8, 6), "weight_rank": 7}
 
 
 def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
@@ -134,5 +167,6 @@ def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
 
 
 def test_every_preset_is_in_the_kit() -> None:
+    baselines = {"conse", "fast0tag"}  # in test_zero_shot_baselines.py
     covered = {kit.name for kit in HeadKit.__subclasses__()}
-    assert covered == set(heads.list_heads())
+    assert covered | baselines == set(heads.list_heads())

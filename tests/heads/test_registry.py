@@ -41,7 +41,7 @@ def test_default_number_of_groups_is_at_most_100_and_the_labels() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("hsqq", {}, r"unknown head 'hsqq'; did you mean 'hsq'\? \(gap, csra, .*hsq-linear\)"),
+        ("hsqq", {}, r"unknown head 'hsqq'; did you mean 'hsq'\? \(gap, csra, .*hsq-linear.*\)"),
         ("hsq", {"shared_expert": 3}, r"head 'hsq': unknown option 'shared_expert'; did you mean 'shared_experts'\?"),
         ("gap", {"groups": 3}, r"unknown option 'groups'.*\(dropout\)"),
         ("hsq", {"shared_experts": 0, "task_experts": 0}, "cannot both be 0"),

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.loss import BinaryCrossEntropy
 from torchvision.ops import sigmoid_focal_loss
 
 from labelwise import losses
@@ -136,6 +137,16 @@ def test_focal_equals_torchvision(alpha: float | None) -> None:
     logits, targets = example()
     expected = sigmoid_focal_loss(logits, targets.double(), -1 if alpha is None else alpha, 2.0, reduction="mean")
     torch.testing.assert_close(losses.focal(logits, targets, alpha=alpha), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothed_bce_equals_timms(smoothing: float) -> None:
+    logits, numbers = torch.randn(6, 9), torch.randint(9, (6,))
+    ours = losses.bce(logits, F.one_hot(numbers, 9), label_smoothing=smoothing)
+    torch.testing.assert_close(ours, BinaryCrossEntropy(smoothing)(logits, numbers))
+    mixed = 0.7 * F.one_hot(numbers, 9) + 0.3 * F.one_hot(numbers.roll(1), 9)
+    ours = losses.bce(logits, mixed, target_threshold=0.2)
+    torch.testing.assert_close(ours, BinaryCrossEntropy(target_threshold=0.2)(logits, mixed))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

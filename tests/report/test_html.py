@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -11,41 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from report_kit import Page
 
 from labelwise.report import DemoPicture, Section, demo_report, write_report
-from labelwise.report.charts import line_chart, ticks
+from labelwise.report.axes import ticks
+from labelwise.report.charts import line_chart
 from labelwise.report.html import Html, tag
 
-VOID = {"meta", "link", "img", "br"}
 EVIL = "<script>alert('1')</script>"
-
-
-class Page(HTMLParser):
-    """Reads a page strictly: every element is closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((name, dict(attributes)))
-        if name not in VOID:
-            self._open.append(name)
-
-    def handle_endtag(self, name: str) -> None:
-        assert self._open.pop() == name
-
-    def handle_data(self, data: str) -> None:
-        if self._open[-1:] != ["style"]:
-            self.text += data
-
-    def attributes(self, name: str, attribute: str) -> list[str]:
-        return [values[attribute] or "" for tag, values in self.elements if tag == name and attribute in values]
 
 
 def metrics(mean: float, per_label: dict[str, float | None]) -> dict[str, object]:
@@ -159,7 +131,7 @@ def test_ticks_are_few_even_and_around_the_range(low: float, span: float) -> Non
 
 def _svg_titles(page: Page) -> int:
     """Tooltips inside the charts are `title` elements too."""
-    drawn = [name for name, _ in page.elements if name in ("circle", "rect")]
+    drawn = [name for name, _ in page.elements if name in ("circle", "rect", "path")]
     return len(drawn) + sum(
         "name" in str(values.get("class")).split() for name, values in page.elements if name == "text"
     )

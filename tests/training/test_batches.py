@@ -27,3 +27,17 @@ def test_no_row_twice_and_another_order_every_epoch(rows: int, size: int) -> Non
     assert len(set(first)) == len(first) == rows // min(rows, size) * min(rows, size)
     if rows > 10 and size < rows:
         assert first.tolist() != second.tolist()
+
+
+@given(rows=st.integers(2, 40), size=st.integers(2, 20), repeats=st.integers(2, 4), processes=st.integers(1, 2))
+def test_copies_of_a_row_follow_each_other(rows: int, size: int, repeats: int, processes: int) -> None:
+    alone = np.concatenate(epoch_order(np.arange(rows), size, 0, 1, Share(), repeats))
+    plain = np.concatenate(epoch_order(np.arange(rows), size, 0, 1, Share()))
+    assert len(alone) == len(plain)  # an epoch keeps its length
+    assert (alone % rows).tolist() == np.repeat(plain, repeats)[: len(plain)].tolist()
+    assert (alone // rows).tolist() == [number % repeats for number in range(len(alone))]
+    if size % processes == 0 and rows >= size:
+        shares = [
+            epoch_order(np.arange(rows), size, 0, 1, Share(rank, processes), repeats) for rank in range(processes)
+        ]
+        assert sorted(np.concatenate([row for share in shares for row in share])) == sorted(alone)

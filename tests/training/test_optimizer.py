@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import labelwise as lw
+from labelwise.training.checkpoint import optimizer_tensors, restore_optimizer
 from labelwise.training.optimizer import create_optimizer, rate_at
 from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
 
@@ -53,3 +55,39 @@ def test_decay_spares_biases_norms_and_queries() -> None:
     assert "backbone.model.bn1.weight" in groups[1e-5, 0.0]
     assert "backbone.model.conv1.0.weight" in groups[1e-5, 0.1]
     assert sum(len(group) for group in groups.values()) == len(list(model.parameters()))
+
+
+def lamb_steps(optimizer: torch.optim.Optimizer, layer: torch.nn.Module, first: int, last: int) -> None:
+    for step in range(first, last):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        layer(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+
+
+def lamb_and_layer() -> tuple[torch.optim.Optimizer, torch.nn.Module]:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 3)
+    return create_optimizer(layer, OptimizerRecipe(name="lamb", lr=0.05, weight_decay=0.02)), layer
+
+
+def test_lamb_is_timms_and_goes_on_from_a_checkpoint() -> None:
+    ours, layer = lamb_and_layer()
+    lamb_steps(ours, layer, 0, 6)
+
+    torch.manual_seed(0)
+    other = torch.nn.Linear(4, 3)
+    groups = [{"params": [other.weight], "weight_decay": 0.02}, {"params": [other.bias], "weight_decay": 0.0}]
+    lamb_steps(timm.optim.Lamb(groups, lr=0.05, max_grad_norm=None), other, 0, 6)
+    torch.testing.assert_close(layer.weight, other.weight)
+    torch.testing.assert_close(layer.bias, other.bias)
+
+    stopped, half = lamb_and_layer()
+    lamb_steps(stopped, half, 0, 3)
+    saved = optimizer_tensors(half, stopped)
+    resumed, fresh = lamb_and_layer()
+    fresh.load_state_dict(half.state_dict())
+    restore_optimizer(fresh, resumed, saved)
+    lamb_steps(resumed, fresh, 3, 6)
+    assert torch.equal(fresh.weight, layer.weight)
+    assert torch.equal(fresh.bias, layer.bias)

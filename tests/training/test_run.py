@@ -248,7 +248,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
         ({"data.validation": "holdout"}, "holdout"),
         ({"loss.options": {"reduction": "none"}}, "gives no number to minimise"),
         ({"ema": 0.9, "strategy": "fsdp"}, "cannot be sharded"),
-        ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "word_vectors=FILE"),
+        ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "model.words=package:glove-50d"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], message: str, sample: Path, tmp_path: Path) -> None:

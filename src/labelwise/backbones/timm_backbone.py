@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import timm
+from pydantic import Field
 from torch import Tensor, nn
 
 from labelwise.backbones.weights import fetch_weights
@@ -18,6 +19,7 @@ class BackboneConfig(Config):
     name: str  # as timm spells it, with or without a tag for the weights
     stage: int = -1  # which feature map: -1 is the last, -2 the one before
     size: ImageSize | None = None  # input size in pixels; None: the one the weights were trained at
+    drop_path: float = Field(default=0.0, ge=0, lt=1)  # stochastic depth in training: the last block's chance to be out
 
 
 def list_backbones(pattern: str = "*") -> list[str]:
@@ -39,7 +41,7 @@ class Backbone(nn.Module):
         pretrained = _known_pretrained_config(config.name)
         size = config.size or pretrained.input_size[-1]
         self.config = config.model_copy(update={"size": size})
-        self.model = _create(config.name, size, pretrained.fixed_input_size, weights)
+        self.model = _create(config, size, pretrained.fixed_input_size, weights)
         stages = [stage["num_chs"] for stage in _feature_info(self.model, config.name)]
         if not -len(stages) <= config.stage < len(stages):
             raise LabelwiseError(f"backbone {config.name!r} has no stage {config.stage}; it has {len(stages)} stages")
@@ -93,15 +95,18 @@ def _known_pretrained_config(name: str) -> Any:
     return timm.get_pretrained_cfg(name)
 
 
-def _create(name: str, size: int, fixed_input_size: bool, weights: str) -> Any:
+def _create(config: BackboneConfig, size: int, fixed_input_size: bool, weights: str) -> Any:
     """The timm model; where its input size is fixed at creation, built for `size` and as flexible as it can be."""
-    if not fixed_input_size:
-        return fetch_weights(name, weights, {})
-    for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
+    depth = {"drop_path_rate": config.drop_path} if config.drop_path else {}
+    flexible = [{"strict_img_size": False}, {"dynamic_img_size": True}, {}] if fixed_input_size else [{}]
+    for options in flexible:
         try:
-            return fetch_weights(name, weights, {"img_size": size, **flexible})
+            sized = {"img_size": size, **options} if fixed_input_size else {}
+            return fetch_weights(config.name, weights, {**depth, **sized})
         except TypeError as error:  # families spell this option differently; a constructor refuses others'
             refusal = error
+    if "drop_path_rate" in str(refusal):
+        raise LabelwiseError(f"backbone {config.name!r} has no stochastic depth; leave out drop_path")
     raise refusal
 
 

@@ -20,6 +20,12 @@ app.command("labelwise.cli.train:train", name="train", help="Train a model on yo
 app.command("labelwise.cli.evaluate:evaluate", name="evaluate", help="Measure a model on a dataset.")
 app.command("labelwise.cli.predict:predict", name="predict", help="Label photos with a model.")
 app.command("labelwise.cli.explain:explain", name="explain", help="Show where a model looked, label by label.")
+app.command("labelwise.cli.report:report", name="report", help="One page about a run, or a comparison of several.")
+app.command("labelwise.cli.sweep:sweep", name="sweep", help="Train a grid of settings, and compare them.")
+app.command(
+    "labelwise.cli.export:export", name="export", help="Write a model for another engine: ONNX, OpenVINO, torch."
+)
+app.command("labelwise.cli.bench:app", name="bench", help="Measure speed against what people use today.")
 app.command("labelwise.cli.demo:demo", name="demo", help="See it all on a drawn sample set, in a few minutes.")
 app.command(
     "labelwise.cli.data:app", name="data", help="Inspect, split, convert or fetch a dataset, or make the sample set."

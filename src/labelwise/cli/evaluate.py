@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,19 +27,21 @@ def evaluate(
     fit_temperature: Annotated[bool, Parameter(negative=())] = False,
     fit_on: str | None = None,
     save: Annotated[bool, Parameter(negative=())] = False,
+    unseen: str | None = None,
     bootstrap: int = 1000,
     on_bad_image: Literal["error", "skip"] = "error",
     ignore_extra_labels: Annotated[bool, Parameter(negative=())] = False,
     batch_size: int = 32,
     workers: int = 2,
     cache: bool = False,
+    engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto",
 ) -> None:
     """Measure a model on a dataset: every metric with a confidence interval, and a table of all labels.
 
     Parameters
     ----------
     model
-        A run folder, a model folder or a hub id.
+        A run folder, a model folder, an exported model or a hub id.
     data
         A path (its format is recognised) or format:path, for example photos.csv or voc:/data/VOCdevkit.
     split
@@ -59,6 +60,9 @@ def evaluate(
         The split to fit on, best one that is not measured on; without it, the one of --split.
     save
         Write what was fitted into the model; without it, it is used for this evaluation only.
+    unseen
+        Zero-shot: labels that the training did not see, a file with one in each line or names with commas between. They
+        are measured alone (ZSL) and with the seen ones (GZSL). Without it: those of the run's recipe. none: no such.
     bootstrap
         How many samples of the images to draw for the confidence intervals; 0 for none.
     on_bad_image
@@ -71,16 +75,25 @@ def evaluate(
         Processes that decode pictures.
     cache
         Keep the backbone's features on disk, and use those that are there.
+    engine
+        What runs the model. auto: an exported model's own; of others the fastest that gives the same logits, measured
+        once if there are many pictures, else torch.
     """
     import torch
 
+    from labelwise.cli.zero_shot import show_zero_shot, unseen_of
     from labelwise.data.open import open_data
+    from labelwise.data.run_split import with_splits_of_run
+    from labelwise.engines.choose import open_engine
     from labelwise.evaluation import evaluate as measure
     from labelwise.evaluation import fit_config, match_labels, predict_logits
-    from labelwise.evaluation.inference import Predictions
+    from labelwise.evaluation.inference import InferenceOptions, Predictions
     from labelwise.evaluation.thresholds import parse_rule
+    from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
+    from labelwise.export.folder import find_export
+    from labelwise.export.model import ExportedModel
     from labelwise.features import FeatureCache
-    from labelwise.model import load_model
+    from labelwise.model import LabelModel, load_model
 
     fits = fit_thresholds is not None or fit_temperature
     _check_arguments(model, fits, save, fit_on, bootstrap, batch_size, workers)
@@ -91,14 +104,39 @@ def evaluate(
     views = _numbers(scales)
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
-    network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    whole = _with_splits_of_run(open_data(data), model)
+    exported = find_export(model)
+    if exported is not None and (save or cache or unseen or views != [1]):
+        raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
+    network: LabelModel | ExportedModel
+    if exported is None:
+        network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        network = ExportedModel(exported, engine)
+    whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
     table, fit_table = _select(whole, split), _select(whole, fit_on or split)
-    match_labels(table, network.labels, ignore_extra=ignore_extra_labels)  # before the work, not after it
+    hidden = unseen_of(unseen, model, whole) if exported is None else ()
+    if hidden and fits:
+        raise LabelwiseError("thresholds and a temperature are fitted for seen labels alone: add --unseen none")
+    # Before the work, not after it.
+    labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else network.labels
+    match_labels(table, labels, ignore_extra=ignore_extra_labels)
+    if isinstance(network, ExportedModel):
+        runner = network.engine
+    elif cache:
+        runner = None  # the engine computes features; the head runs in torch
+    elif hidden or views != [1]:
+        if engine not in ("auto", "torch"):
+            raise LabelwiseError(f"--engine {engine} runs a model as it is: not with --scales or --unseen; use torch")
+        runner = None
+    else:
+        work = len(table) * (2 if flip else 1)
+        size = network.config.preprocessing.size
+        runner = open_engine(engine, network, size=size, images=work, batch_size=batch_size, say=_note)
 
-    def predict(images: LabelTable) -> Predictions:
+    def inference(images: LabelTable) -> InferenceOptions:
         features = None
         if cache:
+            assert isinstance(network, LabelModel)
             features = FeatureCache.build(
                 images,
                 network.backbone,
@@ -107,18 +145,37 @@ def evaluate(
                 batch_size=batch_size,
                 workers=workers,
                 on_bad_image=on_bad_image,
+                engine=engine,
             )
-        return predict_logits(
-            network,
-            images,
-            batch_size=batch_size,
-            workers=workers,
-            on_bad_image=on_bad_image,
-            flip=flip,
-            scales=views,
-            features=features,
-        )
+        return {
+            "batch_size": batch_size,
+            "workers": workers,
+            "on_bad_image": on_bad_image,
+            "flip": flip,
+            "scales": views,
+            "features": features,
+            "engine": runner,
+        }
 
+    def predict(images: LabelTable) -> Predictions:
+        return predict_logits(network, images, **inference(images))
+
+    if hidden:
+        assert isinstance(network, LabelModel)
+        zero_shot = evaluate_zero_shot(
+            network,
+            table,
+            hidden,
+            bootstrap=bootstrap,
+            ignore_extra_labels=ignore_extra_labels,
+            **inference(table),
+        ).as_dict()
+        zero_shot["model"] = {"source": model, **zero_shot["model"]}
+        zero_shot["data"] |= {"split": split}
+        zero_shot["test_time"] = {"flip": flip, "scales": views}
+        _write(zero_shot, json_file)
+        show_zero_shot(zero_shot)
+        return
     predictions = predict(table)
     fitted: dict[str, Any] = {}
     if fits:
@@ -147,17 +204,22 @@ def evaluate(
     result["data"] |= {"split": split}
     result |= {"test_time": {"flip": flip, "scales": views}, "fitted": fitted or None}
     # First what is kept, then what is shown: `labelwise evaluate … | head` ends the showing early.
-    if json_file:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        json_file.write_text(text + "\n", encoding="utf-8")
+    _write(result, json_file)
     if save:
         from labelwise.model_folder import find_folder
 
+        assert isinstance(network, LabelModel)
         folder = find_folder(model)
         network.save(folder)
     _show(result)
     if save:
         _say(f"{folder}: saved what was fitted on {fitted['on']}")
+
+
+def _write(result: dict[str, Any], json_file: Path | None) -> None:
+    if json_file:
+        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
+        json_file.write_text(text + "\n", encoding="utf-8")
 
 
 def _check_arguments(
@@ -185,22 +247,6 @@ def _select(table: LabelTable, split: str) -> LabelTable:
     return table if split == "all" and "all" not in table.split_names else table.select(split)
 
 
-def _with_splits_of_run(table: LabelTable, model: str) -> LabelTable:
-    """Data without splits gets those that the training made of it: `split.csv` in the run folder."""
-    from labelwise.data.open import open_data
-
-    made = next(
-        (file for file in (Path(model) / "split.csv", Path(model).parent / "split.csv") if file.is_file()), None
-    )
-    if made is None or table.split_names != ("",):
-        return table
-    split_file = open_data(made, check_files="no")
-    split_of = {
-        os.path.realpath(image): split for image, split in zip(split_file.images, split_file.splits, strict=True)
-    }
-    return table.with_splits([split_of.get(os.path.realpath(image), "") for image in table.images])
-
-
 def _show(result: dict[str, Any]) -> None:
     from labelwise.evaluation.tables import headline_table, label_table, notes
 
@@ -217,6 +263,10 @@ def _show(result: dict[str, Any]) -> None:
 
 def _few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+
+
+def _note(text: str) -> None:
+    _say(text, stderr=True)
 
 
 def _warn(text: str) -> None:

@@ -1,16 +1,43 @@
-"""`labelwise explain`: where the model looked in a picture, label by label."""
+"""`labelwise explain`: where a model looked in a picture, whether that is true, and which experts it relies on."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from labelwise.errors import LabelwiseError
 
+if TYPE_CHECKING:
+    from labelwise.data.table import LabelTable
+    from labelwise.model import LabelModel
 
-def explain(model: str, image: Path, /, *, out: Path, labels: str | None = None, top: int = 4) -> None:
-    """Draw a picture and, label by label, where the model looked for it.
+
+def explain(
+    model: str,
+    image: Path | None = None,
+    /,
+    *,
+    out: Path | None = None,
+    labels: str | None = None,
+    top: int = 4,
+    method: Literal["attention", "grad-cam"] | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    check: Annotated[bool, Parameter(negative=())] = False,
+    experts: Annotated[bool, Parameter(negative=())] = False,
+    data: str | None = None,
+    split: str = "test",
+    images: int = 200,
+    area: float = 0.25,
+    workers: int = 2,
+    cache: bool = False,
+) -> None:
+    """Draw a picture and, label by label, where the model looked for it. With --check: whether that is true. With
+    --experts: which experts of an HSQ head each label relies on.
 
     Parameters
     ----------
@@ -19,24 +46,141 @@ def explain(model: str, image: Path, /, *, out: Path, labels: str | None = None,
     image
         The picture.
     out
-        The file to draw into: .png, .pdf or .svg.
+        The file to write: .png, .pdf or .svg; of --check .json, of --experts also .html or .json.
     labels
         The labels to show, separated by commas; without it, the best ones.
     top
         How many of the best labels to show.
+    method
+        attention, or grad-cam, which every head can do; without it, attention if the head has any.
+    layer
+        The decoder layer whose attention to show, counted from 1; without it, the last.
+    head
+        The attention head to show, counted from 1; without it, the mean of all.
+    check
+        Hide where the model looked in pictures of --data, and as much elsewhere: which lowers the score more?
+    experts
+        Write the gates' mean weights over the pictures of --data: label by expert, load, dead experts, clusters.
+    data
+        For --check and --experts: pictures and labels, as for labelwise evaluate.
+    split
+        The pictures of the data to use: a split, several (train+val), or all.
+    images
+        How many pictures to check.
+    area
+        The share of the picture that --check hides.
+    workers
+        Processes that decode pictures.
+    cache
+        For --experts: keep the backbone's features on disk, and use those that are there.
     """
-    if top < 1:
-        raise LabelwiseError(f"--top {top}: give 1 or more")
+    if sum((image is not None, check, experts)) != 1:
+        raise LabelwiseError("say what to explain: one picture, or --check --data DATA, or --experts --data DATA")
+    if image is not None:
+        _picture(model, image, out, labels, top, method, layer, head)
+        return
+    if data is None:
+        raise LabelwiseError(f"{'--check' if check else '--experts'} needs pictures: add --data DATA")
+    if check:
+        _check(model, data, split, out, method, layer, head, images, area, workers)
+    else:
+        _experts(model, data, split, out, workers, cache)
+
+
+def _picture(
+    model: str,
+    image: Path,
+    out: Path | None,
+    labels: str | None,
+    top: int,
+    method: Literal["attention", "grad-cam"] | None,
+    layer: int | None,
+    head: int | None,
+) -> None:
     from labelwise.data.inspect_plot import check_can_draw
 
+    if top < 1:
+        raise LabelwiseError(f"--top {top}: give 1 or more")
+    if out is None:
+        raise LabelwiseError("say where to draw: add --out why.png")
     check_can_draw(out)
     if image.is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one picture")
-    from labelwise.report.explanation import save_explanation
+    from labelwise.explain.figure import save_explanation
+    from labelwise.explain.maps import describe, maps_of
     from labelwise.tagger import load
 
-    prediction = load(model).predict(image)[0]
+    tagger = load(model)
+    prediction = tagger.predict(image)[0]
     shown = [name.strip() for name in labels.split(",")] if labels else list(prediction.all_scores)[:top]
+    maps = maps_of(tagger.model, prediction.picture(), shown, method=method, layer=layer, head=head)
     out.parent.mkdir(parents=True, exist_ok=True)
-    save_explanation(prediction, shown, out)
-    Console().print(f"{out}: {', '.join(shown)}", markup=False, highlight=False, soft_wrap=True)
+    save_explanation(prediction, maps, out, describe(tagger.model, method, layer, head))
+    _say(f"{out}: {', '.join(shown)}")
+
+
+def _check(
+    model: str,
+    data: str,
+    split: str,
+    out: Path | None,
+    method: Literal["attention", "grad-cam"] | None,
+    layer: int | None,
+    head: int | None,
+    images: int,
+    area: float,
+    workers: int,
+) -> None:
+    from labelwise.explain.masking import masking_check
+
+    if images < 2 or not 0 < area < 1:
+        raise LabelwiseError(f"--images {images} --area {area:g}: give 2 images or more and an area between 0 and 1")
+    if out is not None and out.suffix.lower() != ".json":
+        raise LabelwiseError(f"--check writes JSON; name a .json file, not {str(out)!r}")
+    network, table = _open(model, data, split)
+    result = masking_check(network, table, images, method=method, layer=layer, head=head, area=area, workers=workers)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"model": model, "data": data, "split": split, **result.as_dict()}
+        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    _say(str(result))
+
+
+def _experts(model: str, data: str, split: str, out: Path | None, workers: int, cache: bool) -> None:
+    from labelwise.explain.expert_charts import expert_words
+    from labelwise.explain.expert_files import check_file, write_experts
+    from labelwise.explain.gates import check_has_experts, expert_use
+    from labelwise.features import FeatureCache
+
+    if out is not None:
+        check_file(out)
+    network, table = _open(model, data, split)
+    check_has_experts(network.config)  # before the features are computed
+    features = (
+        FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, workers=workers)
+        if cache
+        else None
+    )
+    use = expert_use(network, table, run=model if Path(model).is_dir() else None, features=features, workers=workers)
+    if out is not None:
+        write_experts(use, out)
+    for sentence in expert_words(use):
+        _say(sentence)
+    if out is not None:
+        _say(f"written: {out}")
+
+
+def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
+    import torch
+
+    from labelwise.data.open import open_data
+    from labelwise.data.run_split import with_splits_of_run
+    from labelwise.model import load_model
+
+    network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    table = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
+    return network, table if split == "all" else table.select(split)
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -38,6 +38,8 @@ def predict(
     threshold: float | None = None,
     json_file: Annotated[Path | None, Parameter("--json")] = None,
     csv_file: Annotated[Path | None, Parameter("--csv")] = None,
+    labels: str | None = None,
+    engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto",
     batch_size: int = 32,
     on_bad_image: Literal["error", "skip"] = "error",
 ) -> None:
@@ -46,7 +48,7 @@ def predict(
     Parameters
     ----------
     model
-        A run folder, a model folder or a hub id.
+        A run folder, a model folder, an exported model or a hub id.
     paths
         Pictures, or folders that are searched for pictures with all folders in them.
     top
@@ -57,6 +59,11 @@ def predict(
         Also write a JSON list into this file, one line for each picture, with the scores of all labels.
     csv_file
         Also write a table into this file: image, labels, scores. It is a manifest that --data reads.
+    labels
+        Other labels than the model was trained for, separated by commas, if it works on words.
+    engine
+        What runs the model. auto: an exported model's own; of others the fastest that gives the same scores, measured
+        once if there are many pictures, else torch.
     batch_size
         Pictures that go through the model at once.
     on_bad_image
@@ -71,9 +78,18 @@ def predict(
     from labelwise.tagger import find_images, load
 
     sources = [str(source) for source in find_images(paths)]
-    tagger = load(model, threshold=threshold)
+    names = None if labels is None else [name.strip() for name in labels.split(",") if name.strip()]
+    tagger = load(
+        model,
+        threshold=threshold,
+        engine=engine,
+        labels=names,
+        images=len(sources),
+        batch_size=batch_size,
+        say=(lambda text: _say(text, stderr=True)) if len(sources) > _FEW else None,
+    )
     width = max((len(source) for source in sources if len(source) <= _WIDEST_NAME), default=0)
-    near_misses = top is None and tagger.model.config.task == "multi-label"
+    near_misses = top is None and tagger.config.task == "multi-label"
     skipped = 0
     with ExitStack() as files:
         writers: list[Write] = []

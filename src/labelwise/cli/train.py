@@ -52,7 +52,7 @@ def train(
     freeze
         backbone: train the head alone, on features that are computed once and cached.
     loss
-        Name of the loss: asymmetric, bce, focal, two-way, hill, splc, softmax-cross-entropy.
+        Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, softmax-cross-entropy.
     epochs
         How often to go through the training images.
     batch_size

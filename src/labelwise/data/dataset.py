@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from labelwise.data.images import BadImage, BadImageError, load_image
+from labelwise.data.images import BadImage, BadImageError, OnBadImage, load_image
 from labelwise.data.table import LabelTable
 from labelwise.errors import LabelwiseError
-
-OnBadImage = Literal["error", "skip"]
 
 
 class Sample(NamedTuple):
@@ -33,7 +31,8 @@ class ImageDataset(Dataset[Sample | BadImage]):
     """The images of `table` through `transform`.
 
     With a `seed`, what is random in the transform depends on (seed, epoch, row) alone: the same pictures come out for
-    any number of workers, in any order and after a restart. Call `set_epoch` before each pass.
+    any number of workers, in any order and after a restart. Call `set_epoch` before each pass. With `copies`, row r is
+    also there as r + M, r + 2 M, ..., each time varied anew (repeated augmentation).
 
     `on_bad_image="skip"` goes on without broken pictures; `bad_images` lists those met so far (through `ImageLoader`,
     also when worker processes met them).
@@ -45,8 +44,10 @@ class ImageDataset(Dataset[Sample | BadImage]):
         transform: Callable[[Image.Image], Tensor],
         on_bad_image: OnBadImage = "error",
         seed: int | None = None,
+        copies: int = 1,
     ) -> None:
         self.table, self.transform, self.on_bad_image, self.seed = table, transform, on_bad_image, seed
+        self.copies = copies
         self.at_least: int | None = getattr(transform, "at_least", None)
         self._bad: dict[int, BadImage] = {}
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on see it change
@@ -61,7 +62,9 @@ class ImageDataset(Dataset[Sample | BadImage]):
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, row: int) -> Sample | BadImage:
+    def __getitem__(self, number: int) -> Sample | BadImage:
+        number = range(self.copies * len(self.table))[number]  # negative ones count from the end; others raise
+        row = number % len(self.table)
         path = self.table.images[row]
         try:
             picture = load_image(path, at_least=self.at_least)
@@ -71,7 +74,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
                 self.note_bad_image(bad)
             # A worker hands it over as a value: torch would turn an exception into a page of tracebacks.
             return bad
-        return Sample(self._transformed(picture, row), torch.from_numpy(self.table.target(row)), row)
+        return Sample(self._transformed(picture, number), torch.from_numpy(self.table.target(row)), row)
 
     def note_bad_image(self, bad: BadImage) -> None:
         """Count it, or raise, as `on_bad_image` says."""
@@ -82,11 +85,11 @@ class ImageDataset(Dataset[Sample | BadImage]):
             )
         self._bad[bad.row] = bad
 
-    def _transformed(self, picture: Image.Image, row: int) -> Tensor:
+    def _transformed(self, picture: Image.Image, number: int) -> Tensor:
         if self.seed is None:
             return self.transform(picture)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_mixed_seed(self.seed, int(self._epoch), row))
+            torch.manual_seed(_mixed_seed(self.seed, int(self._epoch), number))
             return self.transform(picture)
 
 

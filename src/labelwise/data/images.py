@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageChops, UnidentifiedImageError
@@ -24,6 +24,8 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+OnBadImage = Literal["error", "skip"]
 
 
 class BadImageError(LabelwiseError):

@@ -91,10 +91,10 @@ class LabelTable:
 
     def targets(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
         """The values of `rows` (default: all images) as a dense array, [m, N]: m x N bytes."""
-        if rows is not None:
-            return self.select(rows).targets()
-        dense = np.full((len(self), len(self.labels)), self.fill, np.int8)
-        dense[self._row_of_entry(), self.columns] = self.values
+        chosen = np.arange(len(self)) if rows is None else self._row_numbers(rows)
+        indptr, entries = self._entries_of(chosen)
+        dense = np.full((len(chosen), len(self.labels)), self.fill, np.int8)
+        dense[np.repeat(np.arange(len(chosen)), np.diff(indptr)), self.columns[entries]] = self.values[entries]
         return dense
 
     def positives_per_label(self) -> npt.NDArray[np.int64]:
@@ -106,6 +106,10 @@ class LabelTable:
         if self.fill == UNKNOWN:
             return len(self) - self._count(self.values != UNKNOWN)
         return self._count(self.values == UNKNOWN)
+
+    def has_positive(self) -> npt.NDArray[np.bool_]:
+        """Which images have any label present, [M]."""
+        return np.bincount(self._row_of_entry()[self.values == PRESENT], minlength=len(self)) > 0
 
     def present(self, row: int) -> list[str]:
         """The names of the labels present in one image."""
@@ -143,17 +147,8 @@ class LabelTable:
 
     def select(self, which: str | npt.ArrayLike) -> Self:
         """The images of a split (by name, see `rows`), of row indices (in their order), or of a boolean mask [M]."""
-        if isinstance(which, str):
-            rows = self.rows(which)
-        else:
-            chosen = np.asarray(which)
-            rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-            if chosen.dtype == bool and len(chosen) != len(self):
-                raise ValueError(f"a mask of {len(chosen)} for {len(self)} images")
-        rows = np.arange(len(self))[rows]  # negative indices count from the end; others outside raise
-        lengths = np.diff(self.indptr)[rows]
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        entries = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        rows = self.rows(which) if isinstance(which, str) else self._row_numbers(which)
+        indptr, entries = self._entries_of(rows)
         return replace(
             self,
             images=self._packed_images.take(rows),
@@ -287,6 +282,19 @@ class LabelTable:
     def _entries(self, row: int) -> slice:
         row = range(len(self))[row]  # negative rows count from the end; others outside raise
         return slice(self.indptr[row], self.indptr[row + 1])
+
+    def _row_numbers(self, which: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        chosen = np.asarray(which)
+        if chosen.dtype == bool and len(chosen) != len(self):
+            raise ValueError(f"a mask of {len(chosen)} for {len(self)} images")
+        rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        return np.arange(len(self))[rows]  # negative indices count from the end; others outside raise
+
+    def _entries_of(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Row pointers [m+1] of a table of these rows, and the entries it takes over."""
+        lengths = self.indptr[rows + 1] - self.indptr[rows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        return indptr, np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
 
     def _row_of_entry(self) -> npt.NDArray[np.int64]:
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))  # [nnz]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
+import numpy as np
 import torch
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from labelwise.config import Config
+from labelwise.data.inputs import GREY, InputTransform, fit_square
 from labelwise.preprocessing import Preprocessing
-
-GREY = 128  # what fills holes and the corners that a rotation leaves
 
 
 class AugmentationConfig(Config):
@@ -24,8 +25,23 @@ class AugmentationConfig(Config):
     flip: float = Field(default=0.5, ge=0, le=1)  # chance to mirror left and right
     crop: float = Field(default=1.0, gt=0, le=1)  # smallest share of the area a random crop keeps; 1 = no crop
     cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the grey hole as a share of the picture's; 0 = none
-    policy: Literal["none", "randaugment", "autoaugment"] = "randaugment"  # autoaugment: its ImageNet policy
+    # randaugment: torchvision's; randaugment-timm: the one of the ImageNet recipes, whose operations all grow stronger
+    # with the strength; autoaugment: its ImageNet policy
+    policy: Literal["none", "randaugment", "randaugment-timm", "autoaugment"] = "randaugment"
+    strength: int = Field(default=9, ge=0, le=30)  # of RandAugment: up to 30 (torchvision's) or 10 (timm's)
+    strength_spread: float = Field(default=0.0, ge=0)  # timm's alone: standard deviation of the strength
     colour_jitter: float = Field(default=0.0, ge=0, le=1)  # brightness, contrast, saturation by up to this factor
+    # repeated augmentation: a picture comes this often in one batch, each time varied anew; as an epoch keeps its
+    # length, it then sees only one picture in so many
+    repeats: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _strength_of_a_policy(self) -> Self:
+        if self.policy == "randaugment-timm" and self.strength > 10:
+            raise ValueError(f"strength={self.strength} is too much for randaugment-timm; it goes to 10")
+        if self.strength_spread and self.policy != "randaugment-timm":
+            raise ValueError("strength_spread needs policy=randaugment-timm")
+        return self
 
 
 class ImageTransform(nn.Module):
@@ -44,14 +60,25 @@ class ImageTransform(nn.Module):
         return tensor.as_subclass(Tensor)
 
 
-def eval_transform(preprocessing: Preprocessing) -> ImageTransform:
+class EvalTransform:
+    """`InputTransform` for torch: PIL RGB picture -> float tensor [3, size, size]."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.at_least = preprocessing.shorter_side
+        self._to_input = InputTransform(preprocessing)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        return torch.from_numpy(self._to_input(image))
+
+
+def eval_transform(preprocessing: Preprocessing) -> EvalTransform:
     """Always the same for the same picture.
 
     >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
     >>> eval_transform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
     [1.0, -1.0, -1.0]
     """
-    return ImageTransform(_resize(preprocessing), preprocessing, at_least=preprocessing.size)
+    return EvalTransform(preprocessing)
 
 
 def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConfig) -> ImageTransform:
@@ -59,8 +86,10 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
     size, mode = preprocessing.size, v2.InterpolationMode(preprocessing.interpolation)
     if augmentation.crop < 1:
         steps: list[nn.Module] = [v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0), interpolation=mode)]
+        # The smallest crop has to hold `size` pixels, or the decoder's down-scaling would blur it.
+        at_least = math.ceil(size / math.sqrt(augmentation.crop))
     else:
-        steps = _resize(preprocessing)
+        steps, at_least = [FitSquare(preprocessing)], preprocessing.shorter_side
     if augmentation.flip:
         steps.append(v2.RandomHorizontalFlip(augmentation.flip))
     if augmentation.colour_jitter:
@@ -68,11 +97,43 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
     if augmentation.cutout:  # before the policy, as in the training codes
         steps.append(Cutout(augmentation.cutout))
     if augmentation.policy == "randaugment":
-        steps.append(v2.RandAugment(fill=GREY))
+        steps.append(v2.RandAugment(magnitude=augmentation.strength, fill=GREY))
+    elif augmentation.policy == "randaugment-timm":
+        steps.append(TimmRandAugment(augmentation.strength, augmentation.strength_spread, preprocessing))
     elif augmentation.policy == "autoaugment":
         steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET, fill=GREY))
-    # The smallest crop has to hold `size` pixels, or the decoder's down-scaling would blur it.
-    return ImageTransform(steps, preprocessing, at_least=math.ceil(size / math.sqrt(augmentation.crop)))
+    return ImageTransform(steps, preprocessing, at_least)
+
+
+class TimmRandAugment(nn.Module):
+    """timm's `rand-m<strength>-mstd<spread>-inc1`: two operations, each applied with a chance of one half.
+
+    It draws from Python's and numpy's generators. They are seeded from torch's for the call and put back afterwards, so
+    that pictures depend on what decides all other augmentation.
+    """
+
+    def __init__(self, strength: int, spread: float, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        from timm.data.auto_augment import rand_augment_transform
+
+        hints = {  # as timm's own training sets them
+            "translate_const": int(preprocessing.size * 0.45),
+            "img_mean": tuple(min(255, round(255 * mean)) for mean in preprocessing.mean),
+            "interpolation": Image.Resampling[preprocessing.interpolation.upper()],
+        }
+        self.augment = rand_augment_transform(f"rand-m{strength}-mstd{spread:g}-inc1", hints)
+
+    def forward(self, image: Image.Image) -> Image.Image:
+        states = random.getstate(), np.random.get_state()
+        seed = int(torch.randint(2**32, ()))
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            varied: Image.Image = self.augment(image)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+        return varied
 
 
 class Cutout(nn.Module):
@@ -91,24 +152,15 @@ class Cutout(nn.Module):
         return holed
 
 
-class PadToSquare(nn.Module):
-    """Grey bars on both sides of the shorter dimension."""
+class FitSquare(nn.Module):
+    """The picture as a square, in the same way as for evaluation."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.preprocessing = preprocessing
 
     def forward(self, image: Image.Image) -> Image.Image:
-        side = max(image.size)
-        left, top = (side - image.width) // 2, (side - image.height) // 2
-        square = Image.new("RGB", (side, side), (GREY, GREY, GREY))
-        square.paste(image, (left, top))
-        return square
-
-
-def _resize(preprocessing: Preprocessing) -> list[nn.Module]:
-    size, mode = preprocessing.size, v2.InterpolationMode(preprocessing.interpolation)
-    if preprocessing.resize == "squash":
-        return [v2.Resize((size, size), interpolation=mode)]
-    if preprocessing.resize == "crop":
-        return [v2.Resize(size, interpolation=mode), v2.CenterCrop(size)]
-    return [v2.Resize(None, max_size=size, interpolation=mode), PadToSquare()]
+        return fit_square(image, self.preprocessing)
 
 
 def _to_input(preprocessing: Preprocessing) -> list[nn.Module]:

@@ -1,26 +1,33 @@
 """Evaluation: predictions over a dataset, metrics with confidence intervals, thresholds and calibration."""
 
-from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
+from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws, bootstrap_intervals
 from labelwise.evaluation.calibration import expected_calibration_error, fit_temperature
-from labelwise.evaluation.evaluate import Evaluation, evaluate
+from labelwise.evaluation.evaluate import Evaluation, evaluate, measure
 from labelwise.evaluation.fit import Fit, fit_config
 from labelwise.evaluation.inference import Predictions, predict_logits
 from labelwise.evaluation.labels import match_labels
+from labelwise.evaluation.paired import Difference, discoveries, paired_difference
 from labelwise.evaluation.thresholds import ThresholdFit, fit_thresholds, threshold_fit
 
 __all__ = [
+    "Difference",
+    "Draws",
     "Evaluation",
     "Fit",
     "Interval",
     "Predictions",
     "ThresholdFit",
+    "bootstrap_draws",
     "bootstrap_intervals",
+    "discoveries",
     "evaluate",
     "expected_calibration_error",
     "fit_config",
     "fit_temperature",
     "fit_thresholds",
     "match_labels",
+    "measure",
+    "paired_difference",
     "predict_logits",
     "threshold_fit",
 ]

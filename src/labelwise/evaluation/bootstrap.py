@@ -25,6 +25,18 @@ class Interval:
     high: float
 
 
+@dataclass(frozen=True)
+class Draws:
+    """Every number on every sample, as fractions. The same seed draws the same images for every model that is measured
+    on them, so two models' draws can be subtracted (`labelwise.evaluation.paired`)."""
+
+    average_precision: Doubles  # [N, S]; NaN where a label has no positive in a sample
+    metrics: dict[str, Doubles]  # name -> [S]
+
+    def intervals(self, level: float) -> dict[str, Interval]:
+        return {name: middle(values, level) for name, values in self.metrics.items()}
+
+
 def bootstrap_intervals(
     scores: ArrayLike,
     targets: ArrayLike,
@@ -46,27 +58,53 @@ def bootstrap_intervals(
     >>> round(interval.low, 2), round(interval.high, 2)
     (0.76, 0.82)
     """
+    if not 0 < level < 1:
+        raise LabelwiseError(f"level={level}: use a level between 0 and 1")
+    return bootstrap_draws(scores, targets, thresholds=thresholds, top_k=top_k, samples=samples, seed=seed).intervals(
+        level
+    )
+
+
+def bootstrap_draws(
+    scores: ArrayLike,
+    targets: ArrayLike,
+    *,
+    thresholds: float | Sequence[float] | ArrayLike = 0.5,
+    top_k: Sequence[int] = (),
+    samples: int = 1000,
+    seed: int = 0,
+) -> Draws:
+    """What `bootstrap_intervals` takes the middle of, and every label's average precision."""
     values, known = read_both(scores, targets)
-    if samples < 1 or not 0 < level < 1:
-        raise LabelwiseError(f"samples={samples}, level={level}: use at least 1 sample and a level between 0 and 1")
+    if samples < 1:
+        raise LabelwiseError(f"samples={samples}: use at least 1 sample")
     if not len(values):
         raise LabelwiseError("there are no images to draw samples from")
     chosen = {"": passes_threshold(values, read_thresholds(thresholds, values.shape[1]))}
     chosen |= {f"_top{k}": in_top_k(values, known, k) for k in top_k}
     rankings = [Ranking.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
-    blocks = [
-        {"mAP": _mean_defined(np.stack([ranking.average_precision(weights) for ranking in rankings]))}
-        | _precision_recall(weights.T.astype(np.float64), known, chosen)
-        for weights in _resamples(len(values), samples, np.random.default_rng(seed))
-    ]
+    precisions, metrics = [], []
+    for weights in _resamples(len(values), samples, np.random.default_rng(seed)):
+        precisions.append(np.stack([ranking.average_precision(weights) for ranking in rankings]))
+        metrics.append(
+            {"mAP": _mean_defined(precisions[-1])} | _precision_recall(weights.T.astype(np.float64), known, chosen)
+        )
+    return Draws(
+        np.concatenate(precisions, axis=1),
+        {name: np.concatenate([block[name] for block in metrics]) for name in metrics[0]},
+    )
+
+
+def middle(drawn: Doubles, level: float) -> Interval:
+    """The interval that holds the middle `level` of the numbers [S]; what is NaN does not count.
+
+    >>> middle(np.array([*range(101), np.nan]), 0.5)
+    Interval(low=25.0, high=75.0)
+    """
+    drawn = drawn[~np.isnan(drawn)]
     tail = 100 * (1 - level) / 2
-    intervals = {}
-    for name in blocks[0]:
-        drawn = np.concatenate([block[name] for block in blocks])  # [S]
-        drawn = drawn[~np.isnan(drawn)]
-        low, high = np.percentile(drawn, [tail, 100 - tail]) if len(drawn) else (np.nan, np.nan)
-        intervals[name] = Interval(float(low), float(high))
-    return intervals
+    low, high = np.percentile(drawn, [tail, 100 - tail]) if len(drawn) else (np.nan, np.nan)
+    return Interval(float(low), float(high))
 
 
 def _resamples(images: int, samples: int, rng: np.random.Generator) -> Iterator[Weights]:

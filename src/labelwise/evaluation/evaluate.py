@@ -11,11 +11,12 @@ import numpy as np
 
 from labelwise.data.images import BadImage
 from labelwise.data.table import LabelTable
-from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
+from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.fit import Doubles, logit_thresholds, scores_of
 from labelwise.evaluation.inference import InferenceOptions, Predictions, predict_logits
 from labelwise.evaluation.labels import labels_not_in, match_labels
+from labelwise.export.model import ExportedModel
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.inputs import Bytes
 from labelwise.model import LabelModel
@@ -37,6 +38,7 @@ class Evaluation:
     labels_not_in_data: tuple[str, ...]  # unknown in every image
     labels_ignored: tuple[str, ...]  # of the data: the model has no such label
     data: str
+    draws: Draws | None = None  # the samples behind `confidence`: what a paired comparison subtracts
 
     def as_dict(self) -> dict[str, Any]:
         """What `labelwise evaluate --json` writes; metrics, their intervals and ECE as percentages."""
@@ -54,18 +56,22 @@ class Evaluation:
             "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_not_in_data": list(self.labels_not_in_data),
             "labels_ignored": list(self.labels_ignored),
-            "model": {
-                "backbone": self.config.backbone.name,
-                "head": self.config.head.kind,
-                "size": self.config.preprocessing.size,
-                "task": self.config.task,
-            },
+            "model": describe_model(self.config),
             "data": {"source": self.data},
         }
 
 
+def describe_model(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "backbone": config.backbone.name,
+        "head": config.head.kind,
+        "size": config.preprocessing.size,
+        "task": config.task,
+    }
+
+
 def evaluate(
-    model: LabelModel,
+    model: LabelModel | ExportedModel,
     table: LabelTable,
     *,
     predictions: Predictions | None = None,
@@ -79,34 +85,52 @@ def evaluate(
     `predictions` are the table's, if they were computed before; otherwise `inference` are options of `predict_logits`.
     `bootstrap` is the number of samples for confidence intervals; 0 leaves them out.
     """
-    matched = match_labels(table, model.labels, ignore_extra=ignore_extra_labels)
+    match_labels(table, model.labels, ignore_extra=ignore_extra_labels)  # before the work, not after it
     predictions = predictions or predict_logits(model, table, **inference)
-    config, targets = model.config, matched.targets(predictions.rows)  # [m, N]
+    return measure(
+        model.config,
+        table,
+        predictions,
+        bootstrap=bootstrap,
+        seed=seed,
+        ignore_extra_labels=ignore_extra_labels,
+    )
+
+
+def measure(
+    config: ModelConfig,
+    table: LabelTable,
+    predictions: Predictions,
+    *,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    ignore_extra_labels: bool = False,
+) -> Evaluation:
+    """`evaluate` for predictions of `table` that are there already: the model itself is not needed."""
+    matched = match_labels(table, config.labels, ignore_extra=ignore_extra_labels)
+    targets = matched.targets(predictions.rows)  # [m, N]
     probabilities = scores_of(config, predictions.logits)
     # Ranking metrics of independent labels come from the logits: sigmoids of sure predictions round to ties.
     by_logit = config.task == "multi-label"
     values = predictions.logits if by_logit else probabilities
     thresholds = logit_thresholds(config) if by_logit else np.array(_thresholds(config))
     top_k = _TOP_K[config.task]
-    confidence = (
-        bootstrap_intervals(
-            values, targets, thresholds=thresholds, top_k=top_k, samples=bootstrap, seed=seed, level=LEVEL
-        )
-        if bootstrap
-        else {}
-    )
+    draws = None
+    if bootstrap:
+        draws = bootstrap_draws(values, targets, thresholds=thresholds, top_k=top_k, samples=bootstrap, seed=seed)
     uncalibrated = scores_of(config.model_copy(update={"temperature": 1.0}), predictions.logits)
     return Evaluation(
         scores=multilabel_scores(values, targets, thresholds=thresholds, top_k=top_k),
         config=config,
-        confidence=confidence,
+        confidence=draws.intervals(LEVEL) if draws else {},
         samples=bootstrap,
         ece_before=_calibration_error(config, uncalibrated, targets),
         ece_after=_calibration_error(config, probabilities, targets),
         bad_images=predictions.bad_images,
-        labels_not_in_data=tuple(labels_not_in(table.labels, model.labels)),
-        labels_ignored=tuple(labels_not_in(model.labels, table.labels)),
+        labels_not_in_data=tuple(labels_not_in(table.labels, config.labels)),
+        labels_ignored=tuple(labels_not_in(config.labels, table.labels)),
         data=table.source,
+        draws=draws,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -12,11 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data.dataset import ImageDataset, ImageLoader, OnBadImage
-from labelwise.data.images import BadImage
+from labelwise.data.dataset import ImageDataset, ImageLoader
+from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.data.transforms import eval_transform
+from labelwise.engines.base import Engine
+from labelwise.engines.torch_engine import TorchEngine
 from labelwise.errors import LabelwiseError
+from labelwise.export.model import ExportedModel
 from labelwise.features.compute import evaluating
 from labelwise.features.progress import progress_of
 from labelwise.model import LabelModel
@@ -42,10 +46,11 @@ class InferenceOptions(TypedDict, total=False):
     scales: Sequence[float]
     progress: bool
     features: FeatureCache | None
+    engine: Engine | None
 
 
 def predict_logits(
-    model: LabelModel,
+    model: LabelModel | ExportedModel,
     table: LabelTable,
     *,
     batch_size: int = 32,
@@ -55,12 +60,14 @@ def predict_logits(
     scales: Sequence[float] = (1.0,),
     progress: bool = True,
     features: FeatureCache | None = None,
+    engine: Engine | None = None,
 ) -> Predictions:
     """Logits of the table's images, in its order.
 
     `flip` adds the mirrored picture, `scales` other input sizes (multiples of the model's own); the views' logits are
     averaged. Logits, not probabilities: their mean divided by a temperature is the mean of them divided by it, so that
     a temperature still changes no ranking, and a sure view (sigmoid 1 - 1e-9) does not round away what it says.
+    `engine` runs the model; without it a model in memory runs by itself. With `features` only its head runs, in torch.
     """
     if features is not None and list(scales) != [1]:
         raise LabelwiseError("cached features are of one input size; leave out the scales, or do not use the cache")
@@ -70,14 +77,14 @@ def predict_logits(
     bad_images: Sequence[BadImage] = ()
     for size in sizes:
         if features is not None:
-            batches, bad_images = _from_features(model, features, batch_size, flip), features.bad_images
+            batches, bad_images = _from_features(_in_memory(model), features, batch_size, flip), features.bad_images
         else:
             images = _images(model, table, size, on_bad_image)
-            batches = _from_images(model, images, batch_size, workers, flip)
+            batches = _from_images(engine or _own_engine(model), images, batch_size, workers, flip)
         description = "Evaluating" if len(sizes) == 1 else f"Evaluating at {size} pixels"
-        with evaluating(model), torch.inference_mode(), progress_of(description, len(table), progress) as advance:
+        with _evaluating(model), torch.inference_mode(), progress_of(description, len(table), progress) as advance:
             for rows, logits in batches:
-                total[rows] += logits.cpu().float()
+                total[rows] += logits.float()
                 seen[rows] = True
                 advance(len(rows))
         if features is None:
@@ -89,7 +96,21 @@ def predict_logits(
     return Predictions((total[rows] / views).numpy(), rows.numpy(), tuple(bad_images))
 
 
-def input_sizes(model: LabelModel, scales: Sequence[float]) -> list[int]:
+def _own_engine(model: LabelModel | ExportedModel) -> Engine:
+    return model.engine if isinstance(model, ExportedModel) else TorchEngine(model)
+
+
+def _evaluating(model: LabelModel | ExportedModel) -> AbstractContextManager[None]:
+    return nullcontext() if isinstance(model, ExportedModel) else evaluating(model)
+
+
+def _in_memory(model: LabelModel | ExportedModel) -> LabelModel:
+    if isinstance(model, ExportedModel):
+        raise LabelwiseError("an exported model is one piece, and of one size here: leave out the cache and the scales")
+    return model
+
+
+def input_sizes(model: LabelModel | ExportedModel, scales: Sequence[float]) -> list[int]:
     """The model's own size times each scale, rounded to a multiple of the backbone's stride (1.0 stays as it is)."""
     native = model.config.preprocessing.size
     if not scales or not all(math.isfinite(scale) and scale > 0 for scale in scales):
@@ -98,6 +119,7 @@ def input_sizes(model: LabelModel, scales: Sequence[float]) -> list[int]:
         )
     if list(scales) == [1]:
         return [native]
+    model = _in_memory(model)
     stride = round(native / _map_side(model, native))
     sizes = [native if scale == 1 else max(1, round(native * scale / stride)) * stride for scale in scales]
     for place, size in enumerate(sizes):
@@ -123,21 +145,20 @@ def _map_side(model: LabelModel, size: int) -> int:
         ) from None
 
 
-def _images(model: LabelModel, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
+def _images(model: LabelModel | ExportedModel, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
     preprocessing = model.config.preprocessing.model_copy(update={"size": size})
     return ImageDataset(table, eval_transform(preprocessing), on_bad_image)
 
 
 def _from_images(
-    model: LabelModel, pictures: ImageDataset, batch_size: int, workers: int, flip: bool
+    engine: Engine, pictures: ImageDataset, batch_size: int, workers: int, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows [B] and the sum of the views' logits [B, N]."""
-    device = next(model.parameters()).device
-    loader = ImageLoader(pictures, batch_size=batch_size, num_workers=workers, pin_memory=device.type == "cuda")
-    for batch in loader:
-        images = batch.images.to(device, memory_format=torch.channels_last, non_blocking=True)
-        logits = model(images)
-        yield batch.rows, logits + model(images.flip(-1)) if flip else logits
+    for batch in ImageLoader(pictures, batch_size=batch_size, num_workers=workers):
+        logits = engine(batch.images.numpy())
+        if flip:
+            logits = logits + engine(batch.images.flip(-1).numpy())
+        yield batch.rows, torch.from_numpy(logits)
 
 
 def _from_features(
@@ -147,4 +168,4 @@ def _from_features(
     device = next(model.parameters()).device
     for rows in torch.as_tensor(features.rows).split(batch_size):
         views = [model.head(features.batch(rows, flip=mirrored).to(device)) for mirrored in (False, True)[: 1 + flip]]
-        yield rows, torch.stack(views).sum(dim=0)
+        yield rows, torch.stack(views).sum(dim=0).cpu()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
-from labelwise.data.dataset import ImageDataset, OnBadImage
-from labelwise.data.images import BadImage
+from labelwise.cache_folder import cache_folder
+from labelwise.data.dataset import ImageDataset
+from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.data.transforms import eval_transform
+from labelwise.engines.base import FAMILIES, Engine, EngineName, Family
+from labelwise.engines.choose import open_engine
 from labelwise.errors import LabelwiseError
 from labelwise.features.build import Builder
+from labelwise.features.compute import evaluating
 from labelwise.features.fingerprint import describe, fingerprint
 from labelwise.features.shard import Shard
 from labelwise.features.store import Store
@@ -25,8 +29,7 @@ from labelwise.preprocessing import Preprocessing
 
 def default_folder() -> Path:
     """`features` in the folder that the variable LABELWISE_CACHE names, else in ~/.cache/labelwise."""
-    root = os.environ.get("LABELWISE_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "labelwise") / "features"
+    return cache_folder() / "features"
 
 
 class FeatureCache:
@@ -62,21 +65,43 @@ class FeatureCache:
         workers: int = 2,
         on_bad_image: OnBadImage = "error",
         progress: bool = True,
+        engine: EngineName = "torch",
     ) -> FeatureCache:
         """The maps of all images, and with `flips` those of the mirrored images: what is not stored yet is computed.
 
         Stored maps are found by the content of the image file and verified before they are used. An interrupted build
         keeps what it has finished; the next one goes on from there and gives the same maps, bit for bit.
+
+        `engine` computes the maps. Engines agree closely, but not in the last bits, so each one has a store of its own.
+        "auto" takes the store that has at least half of the maps, else the fastest engine (see `open_engine`).
         """
         images = ImageDataset(table, eval_transform(preprocessing), on_bad_image)
-        about = describe(backbone, preprocessing)
-        store = Store(folder or default_folder(), fingerprint(backbone, preprocessing), about)
         variants = (False, True) if flips else (False,)
-        builder = Builder(images, backbone, store, variants, batch_size=batch_size, workers=workers, progress=progress)
-        builder.complete()
+        builder = Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
+
+        def store_of(family: Family) -> Store:
+            about = describe(backbone, preprocessing, family)
+            return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
+
+        def opened(name: EngineName) -> Engine:
+            with evaluating(backbone):
+                work = len(table) * len(variants)
+                say = _say if progress else None
+                return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
+
+        if engine == "auto":
+            stores = {family: store_of(family) for family in FAMILIES}
+            shares = {family: builder.stored(store) for family, store in stores.items()}
+            chosen = max(FAMILIES, key=lambda family: shares[family])
+            if shares[chosen] < 0.5:
+                chosen = opened("auto").family
+            store = stores[chosen]
+        else:
+            chosen, store = engine, store_of(engine)
+        builder.complete(store, lambda: opened(chosen))
         if len(images.bad_images) == len(table):
             raise LabelwiseError(f"{table.source}: there is no image that can be decoded")
-        return cls([builder.places(mirrored) for mirrored in variants], images.bad_images)
+        return cls([builder.places(store, mirrored) for mirrored in variants], images.bad_images)
 
     def batch(
         self, rows: Tensor | npt.NDArray[np.int64], flip: Tensor | npt.NDArray[np.bool_] | bool = False
@@ -98,3 +123,7 @@ class FeatureCache:
         for target, (shard, slot) in zip(out.unbind(), places.tolist(), strict=True):
             target.copy_(self._maps[shard][slot])
         return out.view(-1, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(f"Features: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""From pictures to maps: decoding in worker processes, the backbone in this one."""
+"""From pictures to maps: decoding in worker processes, the engine in this one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from labelwise.data.dataset import ImageDataset
 from labelwise.data.images import BadImage, BadImageError, load_image
+from labelwise.engines.base import Engine
 from labelwise.errors import LabelwiseError
 
 _HASHED_AT_ONCE = 1024
@@ -50,7 +52,7 @@ def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[b
 def compute_maps(
     images: ImageDataset,
     needed: Mapping[int, Collection[bool]],
-    backbone: nn.Module,
+    engine: Engine,
     *,
     batch_size: int,
     workers: int,
@@ -67,7 +69,7 @@ def compute_maps(
             places = [place for place, picture in enumerate(pictures) if mirrored in needed[picture.row]]
             if places:
                 chosen = [pictures[place] for place in places]
-                maps = _forward(backbone, inputs[places].flip(-1) if mirrored else inputs[places], batch_size)
+                maps = _forward(engine, inputs[places].flip(-1) if mirrored else inputs[places], batch_size)
                 _require_finite(maps, [images.table.images[picture.row] for picture in chosen])
                 yield chosen, mirrored, maps
         advance(len(pictures) + len(bad_images))
@@ -85,21 +87,18 @@ def evaluating(backbone: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@torch.inference_mode()
-def _forward(backbone: nn.Module, inputs: Tensor, batch_size: int) -> Tensor:
+def _forward(engine: Engine, inputs: Tensor, batch_size: int) -> Tensor:
     """[n, 3, H, W] -> [n, h, w, C] on the CPU.
 
     Always runs a whole batch: the last bits of a convolution depend on the size of the batch, and a map must not depend
     on how many others happened to be missing (after an interrupted build, say).
     """
-    like = next(backbone.parameters(), inputs)
-    whole = inputs.new_zeros(batch_size, *inputs.shape[1:])
-    whole[: len(inputs)] = inputs
-    whole = whole.to(like.device, like.dtype).contiguous(memory_format=torch.channels_last)
-    maps: Tensor = backbone(whole)
+    whole = np.zeros((batch_size, *inputs.shape[1:]), np.float32)
+    whole[: len(inputs)] = inputs.numpy()
+    maps = torch.from_numpy(engine(whole))
     if maps.dim() != 4:
         raise LabelwiseError(f"the backbone gives {list(maps.shape)}, not maps [B, C, H, W]: they cannot be cached")
-    return maps[: len(inputs)].permute(0, 2, 3, 1).float().cpu().contiguous()
+    return maps[: len(inputs)].permute(0, 2, 3, 1).contiguous()
 
 
 def _require_finite(maps: Tensor, paths: list[str]) -> None:

@@ -30,8 +30,19 @@ class QueriesConfig(Config):
 
     queries: Literal["learnable", "random", "words"] = "learnable"
     groups: PositiveInt | None = None  # K; None: one query per label. More groups than labels: one per label
+    # g, places in each group; None: ceil(labels / K). Word queries fix it for good: eq. 5 gives a label D / g numbers
+    group_size: PositiveInt | None = None
     group_seed: int | None = 0  # deals the labels into groups at random; None: in the given order
     word_dim: PositiveInt | None = None  # length of the word vectors, when queries or classifier use them
+    # Query augmentations (ML-Decoder section 2.3.3), in training only and on word queries only
+    query_noise: float = Field(default=0.0, ge=0)  # deviation of the noise on word vectors, relative to their own size
+    random_queries: NonNegativeInt = 0  # extra queries of random words in every batch, whose target is "present"
+
+    @model_validator(mode="after")
+    def _only_words_are_augmented(self) -> Self:
+        if self.queries != "words" and (self.query_noise or self.random_queries):
+            raise ValueError("query_noise and random_queries are for word queries; set queries=words")
+        return self
 
 
 class DecoderConfig(Config):
@@ -58,6 +69,11 @@ class ExpertsConfig(Config):
     widths: tuple[PositiveInt, ...] = Field(default=(64, 16), min_length=1)  # d_o of each layer
     shared_experts: NonNegativeInt = 16  # n_s
     task_experts: NonNegativeInt = 1  # n_t
+    # Where weights come from. own: each query has its own (the paper); shared: all queries have the same; query: a
+    # small network makes them from the query's vector, so that word queries of unseen labels get theirs too
+    task_weights: Literal["own", "query"] = "own"
+    gate_weights: Literal["own", "shared", "query"] = "own"
+    weight_rank: PositiveInt = 32  # of the matrices that are made from queries
     wiring: Literal["paper", "progressive"] = "paper"
     gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
     expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
@@ -68,6 +84,14 @@ class ExpertsConfig(Config):
     def _some_expert(self) -> Self:
         if self.shared_experts == 0 and self.task_experts == 0:
             raise ValueError("shared_experts and task_experts cannot both be 0")
+        if self.task_experts and self.task_weights == "query":
+            if self.expert != "linear":
+                raise ValueError("only linear experts can be made from queries; set expert=linear or task_weights=own")
+            if self.wiring == "progressive" or self.shared_stream:
+                raise ValueError(
+                    "the shared stream weighs the experts of a fixed list of queries; with task_weights=query set "
+                    "wiring=paper and shared_stream=false"
+                )
         return self
 
 
@@ -104,4 +128,22 @@ class CsraConfig(Config):
     residual_heads: Literal[1, 2, 4, 6, 8] = 1  # how many temperatures (section 3.5)
 
 
-HeadConfig = QueryHeadConfig | GapConfig | CsraConfig
+class ConseConfig(Config):
+    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: words of the seen labels, mixed by a classifier."""
+
+    kind: Literal["conse"] = "conse"
+    word_dim: PositiveInt | None = None  # length of the word vectors
+    top: PositiveInt = 10  # T, how many of the surest labels are mixed
+    seen_labels: PositiveInt | None = None  # that the classifier knows; None: all labels
+
+
+class Fast0TagConfig(Config):
+    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of the words."""
+
+    kind: Literal["fast0tag"] = "fast0tag"
+    word_dim: PositiveInt | None = None  # length of the word vectors
+    hidden: tuple[PositiveInt, ...] = ()  # widths between; (): the paper's linear map, (8192, 2048): its network
+    dropout: Probability = 0.0  # after each hidden layer
+
+
+HeadConfig = QueryHeadConfig | GapConfig | CsraConfig | ConseConfig | Fast0TagConfig

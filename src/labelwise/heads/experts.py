@@ -6,13 +6,15 @@ Vectors are query-major here, [K, B, d]: see `expert_banks`. K is the number of 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labelwise.heads.config import ExpertsConfig
 from labelwise.heads.details import Recorder
-from labelwise.heads.expert_banks import create_bank
+from labelwise.heads.expert_banks import ExpertBank, create_bank
+from labelwise.heads.from_query import QueryMade, QueryMadeBank, QueryMadeLinear, QueryMadeMlp
 from labelwise.heads.per_query import per_query_mlp
 
 _ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "none": nn.Identity}
@@ -26,29 +28,36 @@ class HybridSharingLayer(nn.Module):
     as they are and saves the one term that is quadratic in the number of labels.
     """
 
-    def __init__(self, queries: int, d_in: int, d_out: int, config: ExpertsConfig, shared_output: bool) -> None:
+    def __init__(
+        self, queries: int, dim: int, d_in: int, d_out: int, config: ExpertsConfig, shared_output: bool
+    ) -> None:
         super().__init__()
         own, shared = config.task_experts, config.shared_experts
         self.progressive = config.wiring == "progressive"
-        self.task = create_bank(config.expert, queries, own, d_in, d_out) if own else None
+        self.task = _task_bank(queries, dim, d_in, d_out, config) if own else None
         self.shared = create_bank(config.expert, None, shared, d_in, d_out) if shared else None
         # A choice among one expert is no choice: its gate would never get a gradient.
-        self.gate = per_query_mlp(queries, d_in, config.gate_hidden, own + shared) if own + shared > 1 else None
+        self.gate = _gate(queries, dim, d_in, own + shared, config) if own + shared > 1 else None
         self.shared_gate = _mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
         self.activation = _ACTIVATIONS[config.activation]()
 
     def forward(
-        self, x_task: Tensor, x_shared: Tensor | None, record: Recorder | None = None
+        self,
+        x_task: Tensor,
+        x_shared: Tensor | None,
+        record: Recorder | None = None,
+        queries: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """X_t [K, B, d], and X_s of the same shape where this layer reads it -> O_t [K, B, d_o] and O_s or None."""
+        """X_t [K, B, d], and X_s of the same shape where this layer reads it -> O_t [K, B, d_o] and O_s or None.
+        Weights that are made from queries need the `queries` [K, D]."""
         # Eq. 1. The paper feeds the shared experts with the task's vector, PLE with the shared stream's.
         x_for_shared = x_shared if self.progressive and x_shared is not None else x_task
-        outputs = [] if self.task is None else [self.task(x_task)]
+        outputs = [] if self.task is None else [_apply(self.task, x_task, queries)]
         if self.shared is not None:
             outputs.append(self.shared(x_for_shared))
         y = self.activation(_join(outputs))  # [K, B, n_t + n_s, d_o]
         # [K, B, n_t + n_s]
-        weights = y.new_ones(y.shape[:3]) if self.gate is None else self.gate(x_task).softmax(dim=-1)
+        weights = y.new_ones(y.shape[:3]) if self.gate is None else _apply(self.gate, x_task, queries).softmax(dim=-1)
         if record is not None:
             record.gates.append(weights)
         return _mix(weights, y), self._shared_output(x_shared)
@@ -57,6 +66,7 @@ class HybridSharingLayer(nn.Module):
         """Eq. 2: all experts of all tasks and the shared ones, fed and gated by the shared stream."""
         if self.shared_gate is None or x is None:
             return None
+        assert not isinstance(self.task, QueryMadeBank)  # the config allows no shared stream over made experts
         outputs = [] if self.task is None else [self.task.on_every_query(x)]
         if self.shared is not None:
             outputs.append(self.shared(x))
@@ -75,15 +85,21 @@ class HybridSharing(nn.Module):
         flows = config.wiring == "progressive" and config.shared_experts > 0
         self.layers = nn.ModuleList(
             HybridSharingLayer(
-                queries, d_in, d_out, config, shared_output=config.shared_stream or (flows and step < len(steps) - 1)
+                queries,
+                dim,
+                d_in,
+                d_out,
+                config,
+                shared_output=config.shared_stream or (flows and step < len(steps) - 1),
             )
             for step, (d_in, d_out) in enumerate(steps)
         )
 
-    def forward(self, x: Tensor, record: Recorder | None = None) -> Tensor:  # [K, B, D] -> [K, B, d_o]
+    def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
+        """[K, B, D] -> [K, B, d_o]"""
         x_task, x_shared = x, x  # "except the initial layer, which uses an identical input"
         for layer in self.layers:
-            x_task, x_shared = layer(x_task, x_shared, record)
+            x_task, x_shared = layer(x_task, x_shared, record, queries)
         if record is not None:
             record.shared = x_shared
         return x_task
@@ -99,7 +115,7 @@ class LinearExperts(nn.Module):
         steps = pairwise((dim, *config.widths))
         self.layers = nn.Sequential(*(m for d_in, d_out in steps for m in (nn.Linear(d_in, d_out), activation())))
 
-    def forward(self, x: Tensor, record: Recorder | None = None) -> Tensor:
+    def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
         out: Tensor = self.layers(x)
         return out
 
@@ -109,7 +125,7 @@ class NoExperts(nn.Module):
         super().__init__()
         self.out_features = dim
 
-    def forward(self, x: Tensor, record: Recorder | None = None) -> Tensor:
+    def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
         return x
 
 
@@ -117,6 +133,28 @@ def create_experts(queries: int, dim: int, config: ExpertsConfig) -> HybridShari
     if config.experts == "hybrid":
         return HybridSharing(queries, dim, config)
     return LinearExperts(dim, config) if config.experts == "linear" else NoExperts(dim)
+
+
+def _task_bank(queries: int, dim: int, d_in: int, d_out: int, config: ExpertsConfig) -> ExpertBank | QueryMadeBank:
+    if config.task_weights == "query":
+        return QueryMadeBank(dim, config.task_experts, d_in, d_out, config.weight_rank)
+    return create_bank(config.expert, queries, config.task_experts, d_in, d_out)
+
+
+def _gate(queries: int, dim: int, d_in: int, experts: int, config: ExpertsConfig) -> nn.Module:
+    if config.gate_weights == "own":
+        return per_query_mlp(queries, d_in, config.gate_hidden, experts)
+    if config.gate_weights == "shared":
+        return _mlp(d_in, config.gate_hidden, experts)
+    if config.gate_hidden is None:
+        return QueryMadeLinear(dim, d_in, experts, config.weight_rank)
+    return QueryMadeMlp(dim, d_in, config.gate_hidden, experts, config.weight_rank)
+
+
+def _apply(module: Any, x: Tensor, queries: Tensor | None) -> Tensor:
+    """A layer on each query's vectors [K, B, d]; one whose weights are made from the queries needs those too."""
+    out: Tensor = module(x, queries) if isinstance(module, QueryMade) else module(x)
+    return out
 
 
 def _mlp(d_in: int, hidden: int | None, d_out: int) -> nn.Module:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from labelwise.heads.attention import Attention
 from labelwise.heads.details import Recorder
+from labelwise.heads.dropout import Dropout
 
 
 class EncoderLayer(nn.Module):
@@ -21,7 +22,7 @@ class EncoderLayer(nn.Module):
         self.linear2 = nn.Linear(feedforward, dim)
         self.norm1 = nn.LayerNorm(dim)
         self.norm2 = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:  # [B, T, D]
         query = x if positions is None else x + positions
@@ -44,7 +45,7 @@ class DecoderLayer(nn.Module):
         self.linear2 = nn.Linear(feedforward, dim)
         self.norm2 = nn.LayerNorm(dim)
         self.norm3 = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -54,13 +55,20 @@ class DecoderLayer(nn.Module):
         key_positions: Tensor | None = None,  # [1, T, D]
         record: Recorder | None = None,
     ) -> Tensor:
+        x, query = self.before_reading(x, query_positions)
+        return self.after_reading(x + self.dropout(self.multihead_attn(query, memory, key_positions, record)))
+
+    def before_reading(self, x: Tensor, query_positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The first block: the residual stream and the query that will read the tokens."""
         if self.first_block == "self-attention":
             query = x if query_positions is None else x + query_positions
             x = self.norm1(x + self.dropout(self.self_attn(query, x, query_positions)))
         elif self.first_block == "identity":
             x = self.norm1(x + self.dropout(x))
-        query = x if query_positions is None else x + query_positions
-        x = self.norm2(x + self.dropout(self.multihead_attn(query, memory, key_positions, record)))
+        return x, x if query_positions is None else x + query_positions
+
+    def after_reading(self, x: Tensor) -> Tensor:  # [B, K, D]
+        x = self.norm2(x)
         hidden = self.dropout(F.relu(self.linear1(x)))
         out: Tensor = self.norm3(x + self.dropout(self.linear2(hidden)))
-        return out  # [B, K, D]
+        return out

@@ -51,15 +51,19 @@ class CsraHead(nn.Module):
         super().__init__()
         self.config, self.in_features, self.labels = config, in_features, labels
         self.temperatures = _TEMPERATURES[config.residual_heads]
+        self.normalized = False  # `heads.optimize` does it once and for all
         bound = in_features**-0.5  # as nn.Linear
         self.weight = nn.Parameter(torch.empty(len(self.temperatures), labels, in_features).uniform_(-bound, bound))
 
     def _scores(self, x: Tensor) -> Tensor:
         """Every head's score of every label at every place: [B, T, heads, N]."""
         tokens, _ = as_tokens(x, self.in_features)
-        directions = F.normalize(self.weight, dim=2).flatten(0, 1)  # [heads * N, C]
-        scores: Tensor = F.linear(tokens, directions).unflatten(-1, (-1, self.labels))
+        scores: Tensor = F.linear(tokens, self.directions().flatten(0, 1)).unflatten(-1, (-1, self.labels))
         return scores
+
+    def directions(self) -> Tensor:
+        """The classifiers at length 1: [heads, N, C]."""
+        return self.weight if self.normalized else F.normalize(self.weight, dim=2)
 
     @staticmethod
     def _places(scores: Tensor, temperature: float) -> Tensor:

@@ -6,7 +6,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labelwise.errors import LabelwiseError
 from labelwise.heads.config import QueriesConfig
+
+
+def group_shape(labels: int, config: QueriesConfig) -> tuple[int, int]:
+    """K queries with places for g labels each.
+
+    >>> group_shape(301, QueriesConfig(groups=20)), group_shape(301, QueriesConfig(group_size=10))
+    ((20, 16), (31, 10))
+    """
+    if config.group_size is None:
+        groups = min(config.groups or labels, labels)
+        return groups, -(-labels // groups)
+    needed = -(-labels // config.group_size)
+    groups = min(config.groups or needed, labels)
+    if groups < needed:
+        raise LabelwiseError(
+            f"{groups} groups of {config.group_size} have no place for {labels} labels; set groups or group_size alone"
+        )
+    return groups, config.group_size
 
 
 def label_slots(labels: int, seed: int | None) -> Tensor:

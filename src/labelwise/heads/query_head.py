@@ -12,8 +12,11 @@ from labelwise.heads.decoder import Decoder
 from labelwise.heads.details import HeadDetails, Recorder
 from labelwise.heads.experts import create_experts
 from labelwise.heads.features import as_tokens
-from labelwise.heads.queries import create_queries, label_slots, words_by_slot
+from labelwise.heads.queries import create_queries, group_shape, label_slots, words_by_slot
+from labelwise.heads.query_augmentation import noisy, random_words
 from labelwise.heads.tokens import Tokens
+from labelwise.heads.word_buffer import checked_words
+from labelwise.heads.word_head import require_word_head, uses_words
 
 
 class QueryHead(nn.Module):
@@ -23,17 +26,23 @@ class QueryHead(nn.Module):
     word_vectors: Tensor | None  # [N, d_w]
 
     def __init__(
-        self, config: QueryHeadConfig, in_features: int, labels: int, word_vectors: Tensor | None = None
+        self,
+        config: QueryHeadConfig,
+        in_features: int,
+        labels: int,
+        word_vectors: Tensor | None = None,
+        label_slot: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.config, self.in_features, self.labels = config, in_features, labels
+        if config.queries.random_queries:
+            require_word_head(config, "random_queries")
         dim = config.tokens.dim or in_features
         feedforward = config.decoder.feedforward or round(config.decoder.feedforward_ratio * dim)
-        self.groups = min(config.queries.groups or labels, labels)  # K
-        self.group_size = -(-labels // self.groups)  # g = ceil(N / K)
-        slots = label_slots(labels, config.queries.group_seed) if self.group_size > 1 else None
-        self.register_buffer("label_slot", slots)
-        self.register_buffer("word_vectors", self._checked_words(word_vectors))
+        self.groups, self.group_size = group_shape(labels, config.queries)  # K, g
+        self.register_buffer("label_slot", self._checked_slots(label_slot))
+        words = checked_words(word_vectors, labels, config.queries.word_dim) if uses_words(config) else None
+        self.register_buffer("word_vectors", words)
         if self.word_vectors is not None and self.group_size > dim:
             raise LabelwiseError(f"{self.group_size} labels a group do not fit into dim={dim}; use more groups")
 
@@ -50,19 +59,23 @@ class QueryHead(nn.Module):
             config.classifier,
         )
 
-    def _checked_words(self, vectors: Tensor | None) -> Tensor | None:
-        """The word vectors [N, d_w] as given, or zeros to be filled from a state dict."""
-        config = self.config
-        if config.queries.queries != "words" and config.classifier.classifier != "words":
+    def _checked_slots(self, slots: Tensor | None) -> Tensor | None:
+        """Where each label sits in the groups [N]: as given, or dealt at random. None: one query per label."""
+        if self.group_size == 1:
+            if slots is not None:
+                raise LabelwiseError(
+                    "label_slot is for groups of labels, but this head has a query for each; set groups"
+                )
             return None
-        word_dim = config.queries.word_dim
-        if word_dim is None:
-            raise LabelwiseError("word queries need word_vectors, a tensor [labels, length], one row for each label")
-        if vectors is None:
-            return torch.zeros(self.labels, word_dim)
-        if vectors.shape != (self.labels, word_dim):
-            raise LabelwiseError(f"word_vectors must be [{self.labels}, {word_dim}], not {list(vectors.shape)}")
-        return vectors.detach().float().clone()
+        if slots is None:
+            return label_slots(self.labels, self.config.queries.group_seed)
+        total = self.groups * self.group_size
+        if sorted(set(slots.tolist()) & set(range(total))) != sorted(slots.tolist()) or len(slots) != self.labels:
+            raise LabelwiseError(
+                f"label_slot must be {self.labels} different numbers from 0 to {total - 1} "
+                f"({self.groups} groups of {self.group_size} labels)"
+            )
+        return slots.detach().long().clone()
 
     @property
     def label_query(self) -> Tensor:
@@ -87,14 +100,33 @@ class QueryHead(nn.Module):
             label_query=self.label_query,
         )
 
+    def _words(self) -> Tensor | None:
+        """Word vectors in the order of the slots: [K * g, d_w], in training with random words for R more queries."""
+        clean, config = self.word_vectors, self.config.queries
+        if clean is None:
+            return None
+        words = noisy(clean, config.query_noise) if self.training else clean
+        if self.label_slot is not None:
+            words = words_by_slot(words, self.label_slot, self.groups * self.group_size)
+        if self.training and config.random_queries:
+            words = torch.cat((words, random_words(clean, config.random_queries * self.group_size)))
+        return words
+
     def _run(self, x: Tensor, record: Recorder | None) -> Tensor:
-        words = self.word_vectors
-        if words is not None and self.label_slot is not None:
-            words = words_by_slot(words, self.label_slot, self.groups * self.group_size)  # [K * g, d_w]
+        words = self._words()
+        queries = self.queries(words)  # [K, D]
         tokens, key_positions = self.tokens(*as_tokens(x, self.in_features))
-        decoded = self.decoder(self.queries(words), tokens, key_positions, record)  # [B, K, D]
+        decoded = self.decoder(queries, tokens, key_positions, record)  # [B, K, D]
         # Query-major from here on: experts and classifiers have weights of their own for each query.
-        refined = self.experts(decoded.transpose(0, 1).contiguous(), record)  # [K, B, d]
+        refined = self.experts(decoded.transpose(0, 1).contiguous(), record, queries)  # [K, B, d]
         slots = self.classifier(refined, words).transpose(0, 1).flatten(1)  # [B, K * g]
-        by_label: Tensor = slots if self.label_slot is None else slots.index_select(1, self.label_slot)
-        return by_label + self.classifier.bias
+        logits: Tensor = self._by_label(slots) + self.classifier.bias
+        return logits
+
+    def _by_label(self, slots: Tensor) -> Tensor:
+        """[B, K * g] -> [B, N]; in training the answers of random queries follow."""
+        if self.label_slot is None:
+            return slots
+        by_label = slots.index_select(1, self.label_slot)
+        extra = slots[:, self.groups * self.group_size :]
+        return torch.cat((by_label, extra), dim=1) if extra.shape[1] else by_label

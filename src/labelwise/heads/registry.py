@@ -10,19 +10,23 @@ from torch import Tensor
 
 from labelwise.errors import LabelwiseError, unknown_name
 from labelwise.heads.config import (
+    ConseConfig,
     CsraConfig,
     DecoderConfig,
     ExpertsConfig,
+    Fast0TagConfig,
     GapConfig,
     HeadConfig,
     QueriesConfig,
     QueryHeadConfig,
     TokensConfig,
 )
+from labelwise.heads.conse import ConseHead
+from labelwise.heads.fast0tag import Fast0TagHead
 from labelwise.heads.pooling import CsraHead, GapHead
 from labelwise.heads.query_head import QueryHead
 
-Head = QueryHead | GapHead | CsraHead
+Head = QueryHead | GapHead | CsraHead | ConseHead | Fast0TagHead
 
 _HSQ = QueryHeadConfig(
     tokens=TokensConfig(encoder_layers=1),
@@ -48,6 +52,8 @@ PRESETS: dict[str, HeadConfig] = {
     ),
     "hsq": _HSQ,
     "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
+    "conse": ConseConfig(),
+    "fast0tag": Fast0TagConfig(),
 }
 
 
@@ -88,21 +94,39 @@ def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> 
 
 def parse_config(values: Mapping[str, Any], where: str) -> HeadConfig:
     """A head's config from plain values, as saved in a model folder."""
-    kinds: dict[str, type[HeadConfig]] = {"query": QueryHeadConfig, "gap": GapConfig, "csra": CsraConfig}
+    kinds: dict[str, type[HeadConfig]] = {
+        "query": QueryHeadConfig,
+        "gap": GapConfig,
+        "csra": CsraConfig,
+        "conse": ConseConfig,
+        "fast0tag": Fast0TagConfig,
+    }
     kind = str(values.get("kind"))
     if kind not in kinds:
         raise LabelwiseError(f"{where}: {unknown_name('kind', kind, kinds)}")
     return kinds[kind].parse(values, where)
 
 
-def build(config: HeadConfig, in_features: int, labels: int, word_vectors: Tensor | None = None) -> Head:
+def build(
+    config: HeadConfig,
+    in_features: int,
+    labels: int,
+    word_vectors: Tensor | None = None,
+    label_slot: Tensor | None = None,
+) -> Head:
     if labels < 1:
         raise LabelwiseError(f"a head needs at least one label, not {labels}")
+    if label_slot is not None and not isinstance(config, QueryHeadConfig):
+        raise LabelwiseError("label_slot deals labels to groups, but this head has no queries; use ml-decoder or hsq")
     if isinstance(config, GapConfig):
         return GapHead(config, in_features, labels)
     if isinstance(config, CsraConfig):
         return CsraHead(config, in_features, labels)
-    return QueryHead(config, in_features, labels, word_vectors)
+    if isinstance(config, ConseConfig):
+        return ConseHead(config, in_features, labels, word_vectors)
+    if isinstance(config, Fast0TagConfig):
+        return Fast0TagHead(config, in_features, labels, word_vectors)
+    return QueryHead(config, in_features, labels, word_vectors, label_slot)
 
 
 def create(
@@ -111,12 +135,13 @@ def create(
     in_features: int,
     labels: int | Sequence[str],
     word_vectors: Tensor | None = None,
+    label_slot: Tensor | None = None,
     **options: Any,
 ) -> Head:
     """A head by name: a plain `nn.Module` from [B, C, H, W] or [B, T, C] to logits [B, N].
 
     `labels` is a number or a list of names; `options` change any part of the preset. Word queries take `word_vectors`
-    [N, length].
+    [N, length]. Labels are dealt to groups at random, or as `label_slot` [N] says: slot s belongs to group s // g.
 
     >>> head = create("ml-decoder", in_features=64, labels=300, dim=32, groups=20)
     >>> head.groups, head.group_size
@@ -124,6 +149,6 @@ def create(
     """
     where = f"head {name!r}"
     if word_vectors is not None:
-        options = {"word_dim": word_vectors.shape[-1], **options}
+        options = {**options, "word_dim": word_vectors.shape[-1]}  # a recipe may name another length
     number = labels if isinstance(labels, int) else len(labels)
-    return build(with_options(preset(name), options, where), in_features, number, word_vectors)
+    return build(with_options(preset(name), options, where), in_features, number, word_vectors, label_slot)

@@ -12,11 +12,13 @@ from labelwise.losses.modules import (
     Focal,
     Hill,
     Loss,
+    Ranking,
     SoftmaxCrossEntropy,
     TwoWay,
     create,
     list_losses,
 )
+from labelwise.losses.ranking import ranking
 from labelwise.losses.robust import hill, splc
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Focal",
     "Hill",
     "Loss",
+    "Ranking",
     "SoftmaxCrossEntropy",
     "TwoWay",
     "asymmetric",
@@ -34,6 +37,7 @@ __all__ = [
     "focal",
     "hill",
     "list_losses",
+    "ranking",
     "softmax_cross_entropy",
     "splc",
     "two_way",

@@ -15,16 +15,28 @@ def bce(
     logits: Tensor,
     targets: Tensor,
     *,
+    label_smoothing: BelowOne = 0.0,
+    target_threshold: BelowOne | None = None,
     unknown: Unknown = "ignore",
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
     """Binary cross-entropy of sigmoid(logits): -log p for a positive, -log(1 - p) for a negative.
 
+    For single-label training by "ResNet strikes back" (Wightman et al. 2021): `target_threshold` makes soft targets
+    above it 1 and all others 0, so that a mixture of two pictures shows both labels; then `label_smoothing` s turns a
+    target t into (1 - s) t + s / N.
+
     >>> round(bce(torch.tensor([[0.0, 2.0, 5.0]]), torch.tensor([[1, 0, -1]])).item(), 4)
     1.41
+    >>> round(bce(torch.tensor([[0.0, 2.0]]), torch.tensor([[0.7, 0.3]]), target_threshold=0.2).item(), 4)
+    0.41
     """
     x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
+    if target_threshold is not None:
+        target = (target > target_threshold).to(x.dtype)
+    if label_smoothing > 0:
+        target = (1 - label_smoothing) * target + label_smoothing / target.shape[1]
     return reduce(F.binary_cross_entropy_with_logits(x, target, reduction="none"), weight, reduction)
 
 

@@ -13,6 +13,7 @@ from labelwise.config import Config
 from labelwise.errors import unknown_name
 from labelwise.losses.comparing import softmax_cross_entropy, two_way
 from labelwise.losses.entrywise import asymmetric, bce, focal
+from labelwise.losses.ranking import ranking
 from labelwise.losses.robust import hill, splc
 
 
@@ -65,6 +66,11 @@ class TwoWay(Loss):
     function = staticmethod(two_way)
 
 
+class Ranking(Loss):
+    name = "ranking"
+    function = staticmethod(ranking)
+
+
 class Hill(Loss):
     name = "hill"
     function = staticmethod(hill)
@@ -85,7 +91,7 @@ class SPLC(Loss):
 
 
 _LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (BCE, SoftmaxCrossEntropy, Focal, Asymmetric, TwoWay, Hill, SPLC)
+    loss.name: loss for loss in (BCE, SoftmaxCrossEntropy, Focal, Asymmetric, TwoWay, Ranking, Hill, SPLC)
 }
 
 
@@ -93,7 +99,7 @@ def list_losses() -> list[str]:
     """The names `create` knows.
 
     >>> list_losses()
-    ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'hill', 'splc']
+    ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'ranking', 'hill', 'splc']
     """
     return list(_LOSSES)
 

@@ -111,9 +111,9 @@ def _table(runs: Mapping[str, Mapping[str, Any]]) -> Html:
     """Metrics down, runs across; the difference if there are two runs."""
     names = list(runs)
     compare = len(names) == 2
-    heads = [tag("th", name, scope="col") for name in names]
+    heads = [tag("th", name, scope="col", class_="number") for name in names]
     if compare:
-        heads.append(tag("th", "difference", scope="col"))
+        heads.append(tag("th", "difference", scope="col", class_="number"))
     rows = []
     for key, meaning in _METRICS:
         values = [runs[name].get(key) for name in names]

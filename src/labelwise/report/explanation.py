@@ -1,47 +1,7 @@
-"""A picture and, label by label, where the model looked: the figure of `labelwise explain`."""
+"""The figure of `labelwise explain`; it lives in `labelwise.explain.figure`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
-from pathlib import Path
+from labelwise.explain.figure import save_explanation
 
-import numpy as np
-
-from labelwise.data.inspect_plot import check_can_draw
-from labelwise.errors import unknown_name
-from labelwise.report.overlay import COLDEST, heat_colour, overlay
-from labelwise.tagger import Prediction
-
-_COLUMNS = 3
-
-
-def save_explanation(prediction: Prediction, labels: Sequence[str], path: str | Path) -> None:
-    """Draw it into a .png, .pdf or .svg file. Needs matplotlib."""
-    check_can_draw(Path(path))
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-
-    scores, applies = prediction.all_scores, set(prediction.labels)
-    for label in labels:
-        if label not in scores:
-            raise unknown_name("label", label, scores)
-    picture = prediction.picture()
-    columns = min(_COLUMNS, 1 + len(labels))
-    rows = ceil((1 + len(labels)) / columns)
-    height = 3.2 * picture.height / picture.width
-    figure = Figure(figsize=(3.4 * columns, (min(height, 6.0) + 0.55) * rows + 0.6), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes:
-        axis.set_axis_off()
-    axes[0].imshow(picture)
-    axes[0].set_title(Path(str(getattr(prediction.image, "filename", prediction.image))).name, fontsize=10)
-    for axis, label in zip(axes[1:], labels, strict=False):
-        axis.imshow(overlay(picture, prediction.attention(label), prediction.resize))
-        note = "" if label in applies else f"\nbelow its threshold {prediction.thresholds[label]:.2f}"
-        axis.set_title(f"{label}  {scores[label]:.2f}{note}", fontsize=10)
-    colours = ListedColormap(heat_colour(np.linspace(COLDEST, 1, 256)) / 255)
-    bar = figure.colorbar(ScalarMappable(cmap=colours), ax=axes, orientation="horizontal", shrink=0.4, aspect=40)
-    bar.set_ticks([0, 1], labels=["looked least", "looked most"], fontsize=9)
-    figure.savefig(path, dpi=130)
+__all__ = ["save_explanation"]

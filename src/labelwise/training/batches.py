@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labelwise.data.dataset import ImageDataset, ImageLoader
 from labelwise.data.images import BadImage
+from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 
 
@@ -39,13 +40,21 @@ class Batches(Protocol):
     def bad_images(self) -> list[BadImage]: ...
 
 
-def epoch_order(rows: np.ndarray, batch_size: int, seed: int, epoch: int, share: Share) -> list[np.ndarray]:
+def epoch_order(
+    rows: np.ndarray, batch_size: int, seed: int, epoch: int, share: Share, repeats: int = 1
+) -> list[np.ndarray]:
     """The epoch's batches of rows. What does not fill a batch is left for other epochs.
+
+    With `repeats`, so many copies of a row follow each other (where there are several processes, each goes to another
+    one), and the epoch is as long as without: it holds fewer rows. Copy c of row r has the number r + c * len(rows).
 
     >>> [batch.tolist() for batch in epoch_order(np.arange(5), 2, seed=0, epoch=0, share=Share())]
     [[2, 4], [3, 0]]
+    >>> [batch.tolist() for batch in epoch_order(np.arange(5), 2, seed=0, epoch=0, share=Share(), repeats=2)]
+    [[2, 7], [4, 9]]
     """
     order = np.random.default_rng([seed, epoch]).permutation(rows)
+    order = (order[:, None] + len(rows) * np.arange(repeats)).reshape(-1)[: len(order)]
     size = min(batch_size, len(order)) // share.of * share.of
     return [order[start : start + size][share.rank :: share.of] for start in range(0, len(order) - size + 1, size)]
 
@@ -61,7 +70,8 @@ class ImageBatches:
         return len(self._order(0))
 
     def _order(self, epoch: int) -> list[np.ndarray]:
-        return epoch_order(np.arange(len(self.train)), self.batch_size, self.seed, epoch, self.share)
+        rows = np.arange(len(self.train))
+        return epoch_order(rows, self.batch_size, self.seed, epoch, self.share, self.train.copies)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         self.train.set_epoch(epoch)
@@ -89,14 +99,14 @@ class FeatureBatches:
         self,
         train: FeatureCache,
         held_out: FeatureCache | None,
-        targets: tuple[Tensor, Tensor | None],  # [M, N] of each cache's table
+        tables: tuple[LabelTable, LabelTable | None],  # of each cache
         batch_size: int,
         seed: int,
         share: Share,
         flip: float,
     ) -> None:
         self.train, self.held_out = train, held_out
-        self.train_targets, self.held_out_targets = targets
+        self.train_table, self.held_out_table = tables
         self.batch_size, self.seed, self.share, self.flip = batch_size, seed, share, flip
 
     def __len__(self) -> int:
@@ -105,15 +115,16 @@ class FeatureBatches:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
         for rows in epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]:
-            yield self.train.batch(rows, mirrored[rows]), self.train_targets[torch.from_numpy(rows)]
+            # Targets are made dense batch by batch: of all images they would be gigabytes at 10,000 labels.
+            yield self.train.batch(rows, mirrored[rows]), torch.from_numpy(self.train_table.targets(rows))
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
-        if self.held_out is None or self.held_out_targets is None:
+        if self.held_out is None or self.held_out_table is None:
             return
         mine = self.held_out.rows[share.rank :: share.of]
         for start in range(0, len(mine), self.batch_size):
             rows = mine[start : start + self.batch_size]
-            yield self.held_out.batch(rows), self.held_out_targets[torch.from_numpy(rows)]
+            yield self.held_out.batch(rows), torch.from_numpy(self.held_out_table.targets(rows))
 
     @property
     def bad_images(self) -> list[BadImage]:

@@ -22,7 +22,7 @@ class Display:
         self._epoch = ""
         self._live: Progress | None = None
         self._task: Any = None
-        self._mAP = ""
+        self._score = ""
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -42,7 +42,7 @@ class Display:
         if not self.console.is_terminal:
             return
         if self._live is None:
-            columns = ("epoch {task.fields[epoch]}", "loss {task.fields[loss]}", "{task.fields[mAP]}")
+            columns = ("epoch {task.fields[epoch]}", "loss {task.fields[loss]}", "{task.fields[score]}")
             self._live = Progress(
                 *(TextColumn(text) for text in columns),
                 BarColumn(),
@@ -54,22 +54,25 @@ class Display:
                 transient=True,
             )
             self._live.start()
-            self._task = self._live.add_task("", total=epochs * steps, loss="-", mAP="", speed="-", note="", epoch="")
+            self._task = self._live.add_task("", total=epochs * steps, loss="-", score="", speed="-", note="", epoch="")
         done = epoch * steps + first
         self._live.update(self._task, completed=done, epoch=f"{epoch + 1}/{epochs}", note="")
 
     def step(self, loss: float, images_per_second: float) -> None:
         speed = f"{images_per_second:.0f}"
         if self._live is not None:
-            self._live.update(self._task, advance=1, loss=f"{loss:.4f}", mAP=self._mAP, speed=speed)
+            self._live.update(self._task, advance=1, loss=f"{loss:.4f}", score=self._score, speed=speed)
         elif time.monotonic() - self._said > _SECONDS_BETWEEN_LINES:
             self.say(f"{self._epoch}  loss {loss:.4f}  {speed} images/s")
 
     def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
-        self._mAP = f"mAP {row['mAP']:.2f}" if row.get("mAP") is not None else ""
-        best = "  best so far" if self._mAP and best_epoch == row["epoch"] else ""
+        name, score = ("top-1", row["accuracy_top1"]) if "accuracy_top1" in row else ("mAP", row.get("mAP"))
+        self._score = f"{name} {score:.2f}" if score is not None else ""
+        best = "  best so far" if self._score and best_epoch == row["epoch"] else ""
         speed = f"{row['images_per_second']:.0f} images/s"
-        self.say(f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._mAP}  {speed}  {row['seconds']:.0f} s{best}")
+        self.say(
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s{best}"
+        )
 
     def close(self) -> None:
         if self._live is not None:

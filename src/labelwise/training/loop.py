@@ -18,6 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from labelwise import losses
 from labelwise.data.transforms import batch_mix
 from labelwise.errors import LabelwiseError
+from labelwise.heads import with_random_targets
+from labelwise.heads.gate_meter import GateMeter
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
@@ -30,6 +32,7 @@ from labelwise.training.checkpoint import (
     write_checkpoint,
 )
 from labelwise.training.display import Display
+from labelwise.training.gates import write_gates
 from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.stop import StopRequest
@@ -44,7 +47,7 @@ class Progress:
     step: int = 0  # optimizer steps and accumulation steps alike
     loss_sum: float = 0.0  # of the epoch so far
     seconds: float = 0.0  # of training and validation, over all sessions
-    best_mAP: float | None = None  # noqa: N815
+    best_score: float | None = None  # validation mAP; of a single-label model, top-1 accuracy
     best_epoch: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry per finished epoch
 
@@ -137,12 +140,12 @@ class Trainer:
             "epoch": epoch + 1,
             "loss": self._mean_over_processes(progress.loss_sum) / len(self.batches),
             "lr": recipe.optimizer.lr * rate_at(progress.step - 1, self.steps, recipe.schedule),
-            **self._validate(),
+            **self._validate(epoch + 1),
             "images_per_second": images / trained,
         }
         progress.seconds += time.monotonic() - started
         progress.history.append({**row, "seconds": progress.seconds})
-        self._keep_if_best(epoch + 1, row.get("mAP"))
+        self._keep_if_best(epoch + 1, row.get("accuracy_top1", row.get("mAP")))
         self._save()
         self._write_history()
         self.display.end_epoch(progress.history[-1], progress.best_epoch)
@@ -156,7 +159,8 @@ class Trainer:
             inputs, targets = self.mix(inputs, targets)
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            loss = self.loss(self.module(inputs), targets)
+            logits = self.module(inputs)
+            loss = self.loss(logits, with_random_targets(logits, targets))
             self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
         self._require_finite("loss", value)
@@ -209,23 +213,38 @@ class Trainer:
         return float(mean)
 
     @torch.no_grad()
-    def _validate(self) -> dict[str, Any]:
+    def _validate(self, epoch: int) -> dict[str, Any]:
         if self.recipe.data.validation is None:
             return {}
         self.display.note("validating")
-        metrics = MultiLabelMetrics(self.labels, thresholds=0.0)  # of logits: sigmoids of sure answers round to ties
+        single = self.recipe.model.task == "single-label"
+        # Of logits: sigmoids of sure answers round to ties.
+        metrics = MultiLabelMetrics(self.labels, thresholds=0.0, top_k=(1, 5) if single else 3)
         self.evaluated.eval()
         done = 0
-        for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
-            inputs = inputs.to(self.fabric.device)
-            metrics.update(self._logits(inputs), targets)
-            done += 1
+        with GateMeter(self.evaluated) as meter:
+            for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
+                inputs = inputs.to(self.fabric.device)
+                metrics.update(self._logits(inputs), targets)
+                done += 1
+        self._write_gates(epoch, meter)
         most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
         # Sharded weights are gathered by all processes together: who has a batch less runs its last one once more.
         for _ in range(int(most) - done):
             self._logits(inputs)
         result = metrics.compute().as_dict()
-        return {key: result[key] for key in ("mAP", "CF1", "OF1")}
+        names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
+        return {key: result[key] for key in names}
+
+    def _write_gates(self, epoch: int, meter: GateMeter) -> None:
+        """Which experts each label relied on, averaged over the validation images of all processes."""
+        seen = meter.total()
+        if seen is None:  # no such experts
+            return
+        total: Any = self.fabric.all_reduce(seen, reduce_op="sum")
+        images: Any = self.fabric.all_reduce(torch.tensor(meter.images), reduce_op="sum")
+        if self.fabric.is_global_zero:
+            write_gates(self.folder, epoch, (total / images).cpu().numpy())
 
     def _logits(self, inputs: Tensor) -> Tensor:
         with self.fabric.autocast():
@@ -234,14 +253,14 @@ class Trainer:
 
     def _keep_if_best(self, epoch: int, score: float | None) -> None:
         progress = self.progress
-        if score is not None and progress.best_mAP is not None and score <= progress.best_mAP:
+        if score is not None and progress.best_score is not None and score <= progress.best_score:
             return
-        progress.best_mAP, progress.best_epoch = score, epoch
+        progress.best_score, progress.best_epoch = score, epoch
         self._write(self._best, module_tensors("kept", self.evaluated))
 
     def _stopped_early(self) -> bool:
         patience, progress = self.recipe.early_stop, self.progress
-        if patience is None or progress.best_epoch is None or progress.best_mAP is None:
+        if patience is None or progress.best_epoch is None or progress.best_score is None:
             return False
         return len(progress.history) - progress.best_epoch >= patience
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
+from timm.optim import Lamb
 from torch import nn
 
 from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
@@ -24,8 +26,29 @@ def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = Tr
         {"params": members, "lr": rate, "peak_lr": rate, "weight_decay": decay}
         for (rate, decay), members in groups.items()
     ]
+    if recipe.name == "lamb":
+        # It would clip the gradients' norm to 1 by itself; the loop does that, as `clip_norm` says.
+        return ResumableLamb(parameters, betas=recipe.betas, max_grad_norm=None)
     kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
     return kind(parameters, betas=recipe.betas, fused=fused)
+
+
+class ResumableLamb(Lamb):  # type: ignore[misc]  # timm carries no types
+    """timm's LAMB counts its steps in the parameter groups, which a checkpoint does not hold: here each parameter's
+    state knows the count, as in torch's optimizers."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        for group in self.param_groups:
+            counts = [self.state[p]["step"] for p in group["params"] if "step" in self.state[p]]
+            if counts:
+                group["step"] = counts[0].detach().cpu().clone()
+        loss: float | None = super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if self.state[parameter]:
+                    self.state[parameter]["step"] = group["step"].clone()
+        return loss
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
@@ -46,11 +69,11 @@ def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
         if step <= rise:
             return _cosine(step / rise if rise > 0 else 1.0, _ONE_CYCLE_START, 1.0)
         return _cosine((step - rise) / (last - rise), 1.0, recipe.final)
+    rise = min(math.ceil(rise), steps - 1)  # the last step has the final rate, even of two
     if step < rise:
-        return (step + 1) / math.ceil(rise)
+        return (step + 1) / rise
     if recipe.name == "constant":
         return 1.0
-    rise = math.ceil(rise)
     return _cosine((step - rise + 1) / (steps - rise), 1.0, recipe.final)
 
 

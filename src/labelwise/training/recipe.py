@@ -9,10 +9,12 @@ import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from labelwise.config import Config
+from labelwise.data.label_list import LabelList, UnseenList
 from labelwise.data.transforms import AugmentationConfig
 from labelwise.errors import LabelwiseError
 from labelwise.heads.registry import option_parts, preset
-from labelwise.preprocessing import ImageSize
+from labelwise.preprocessing import CropRatio, ImageSize
+from labelwise.words import WordsConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -21,7 +23,12 @@ class DataRecipe(Config):
     source: str | None = None  # what --data takes: a path, format:path, format:path?option=value
     train: str = "train"  # splits, also several: train+val
     validation: str | None = "val"  # None: train without looking at validation data
-    labels: tuple[str, ...] | None = None  # a subset or another order of the data's labels
+    labels: LabelList | None = None  # a subset or another order of the data's labels: names, or a file of them
+    # Zero-shot: labels that training must not see (names, a file, or "data": those the data itself calls unseen). The
+    # others are learned; `labelwise evaluate` then measures on both.
+    unseen: UnseenList | None = None
+    # Training images with an unseen label: left out (the strict rule), kept if a seen label is present too, or all kept
+    unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
     validation_share: Share = 0.2  # of the training images, where the data has no validation split (stratified)
     on_bad_image: Literal["error", "skip"] = "error"
 
@@ -33,9 +40,15 @@ class ModelRecipe(Config):
     size: ImageSize | None = None  # None: the backbone's own
     # backbone: the statistics of the pretrained weights; plain: values in [0, 1] as they are (ML-Decoder appendix C)
     normalisation: Literal["backbone", "plain"] = "backbone"
+    resize: Literal["squash", "crop", "pad"] = "squash"  # how a picture becomes a square (preprocessing.py)
+    crop_ratio: CropRatio = 1.0  # crop: the share of the shorter side that the central square takes
+    drop_path: Share = 0.0  # stochastic depth: the chance to leave out the backbone's last block in a training step
     head: str = "hsq"
     options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
-    word_vectors: str | None = None  # file with a vector for every label (words.py), where the head uses words
+    words: WordsConfig | None = None  # where the labels' word vectors come from, for word queries (docs/zero-shot.md)
+    # which labels share a query, where there are fewer queries than labels: dealt at random, by the meaning of their
+    # names (needs words), or by how often they occur in the same training images (docs/many-labels.md)
+    grouping: Literal["random", "words", "co-occurrence"] = "random"
     task: Literal["multi-label", "single-label"] = "multi-label"
     freeze: Literal["none", "backbone"] = "none"  # backbone: its features are computed once and cached
 
@@ -46,7 +59,8 @@ class LossRecipe(Config):
 
 
 class OptimizerRecipe(Config):
-    name: Literal["adam", "adamw"] = "adamw"  # adam adds the decay to the gradient, adamw to the weights
+    # adam adds the decay to the gradient, adamw to the weights; lamb is for batches of thousands
+    name: Literal["adam", "adamw", "lamb"] = "adamw"
     lr: PositiveFloat = 1e-4
     backbone_lr: PositiveFloat | None = None  # None: the same as lr
     weight_decay: float = Field(default=1e-2, ge=0)  # never on biases, norms and queries
@@ -129,7 +143,9 @@ def _keep_what_fits(model: dict[str, Any], head: str) -> None:
 def _set(values: dict[str, Any], path: list[str], value: Any, dotted: str) -> None:
     *parents, last = path
     for part in parents:
-        values = values.setdefault(part, {})
+        if values.get(part) is None:  # model.words.source=… where the recipe has no words yet
+            values[part] = {}
+        values = values[part]
         if not isinstance(values, dict):
             raise LabelwiseError(f"cannot set {dotted!r}: {part!r} is a plain value")
     values[last] = value

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from labelwise import losses
 from labelwise.data.dataset import ImageDataset
+from labelwise.data.label_list import seen_labels, unseen_labels
 from labelwise.data.manifest_writer import write_manifest
 from labelwise.data.open import open_data
 from labelwise.data.split import DEFAULT_FRACTIONS, split_table
@@ -25,17 +26,29 @@ from labelwise.data.transforms import eval_transform, train_transform
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation.fit import fit_config
 from labelwise.features import FeatureCache
-from labelwise.heads import preset, with_options
+from labelwise.grouping import group_labels
+from labelwise.heads import preset, uses_words, with_options
+from labelwise.heads.config import QueryHeadConfig
 from labelwise.model import LabelModel, create_model
 from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
-from labelwise.training.recipe import Recipe, save_recipe
-from labelwise.words import read_word_vectors
+from labelwise.training.recipe import DataRecipe, Recipe, save_recipe
+from labelwise.words import open_words
 
-_RUN_FILES = ("model", "checkpoints", "metrics.jsonl", "log.txt", "split.csv", "tensorboard", "recipe.yaml")
+_RUN_FILES = (
+    "model",
+    "checkpoints",
+    "metrics.jsonl",
+    "log.txt",
+    "split.csv",
+    "tensorboard",
+    "gates",
+    "predictions",
+    "recipe.yaml",
+)
 
 
 def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
@@ -62,12 +75,14 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
 def check(recipe: Recipe) -> None:
     """Mistakes in the recipe, before any photo is read."""
     model = recipe.model
-    with_options(preset(model.head), model.options, f"head {model.head!r}")
-    uses_words = "words" in (model.options.get("queries"), model.options.get("classifier"))
-    if uses_words and model.word_vectors is None:
+    head = with_options(preset(model.head), model.options, f"head {model.head!r}")
+    if uses_words(head) and model.words is None:
         raise LabelwiseError(
-            "this head needs the labels' word vectors: --set model.word_vectors=FILE (docs/recipes.md)"
+            "this head needs the labels' word vectors: --set model.words=package:glove-50d or FILE (docs/zero-shot.md)"
         )
+    softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
+    if softmax and model.options.get("random_queries"):
+        raise LabelwiseError("random_queries need independent labels: set random_queries=0, or task=multi-label")
     if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
         raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
     if recipe.ema and recipe.strategy == "fsdp":
@@ -81,7 +96,7 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
     train_table, held_out = open_tables(recipe, display, split_file)
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, train_table.labels)
+    model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
     frozen = recipe.model.freeze == "backbone"
     if frozen:
         model.backbone.requires_grad_(False).eval().to(fabric.device)
@@ -158,11 +173,11 @@ def open_tables(recipe: Recipe, display: Display, split_file: Path | None) -> tu
         if split_file is not None:
             write_manifest(table, split_file)
             display.say(f"{data.source} has no splits: made train, val and test, written to {split_file}")
-    train_table = table.select(data.train)
+    train_table = seen_part(table.select(data.train), data, display)
     if data.validation is None:
         return train_table, None
     if data.validation in table.split_names or "+" in data.validation:
-        return train_table, table.select(data.validation)
+        return train_table, seen_part(table.select(data.validation), data, display)
     if data.validation != "val":
         table.select(data.validation)  # raises, and lists the splits there are
     unsplit = train_table.with_splits([""] * len(train_table))
@@ -170,6 +185,22 @@ def open_tables(recipe: Recipe, display: Display, split_file: Path | None) -> tu
     parts = split_table(unsplit, fractions, seed=recipe.seed)
     display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
     return parts.select("train"), parts.select("val")
+
+
+def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
+    """What training may look at: of a zero-shot recipe the seen labels, and not every image."""
+    if data.unseen is None:
+        return table
+    unseen = unseen_labels(table, data.unseen)
+    seen = table.with_labels(seen_labels(table, unseen))
+    usable = ~table.with_labels(unseen).has_positive()  # [M]
+    if data.unseen_images != "drop":
+        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
+    if not usable.any():
+        raise LabelwiseError(f"{table.source}: every image has an unseen label; add --set data.unseen_images=keep")
+    if not usable.all():
+        display.say(f"{(~usable).sum()} of {len(table)} images are left out: they have an unseen label")
+    return seen.select(usable)
 
 
 def fingerprint(*tables: LabelTable | None) -> str:
@@ -183,8 +214,20 @@ def fingerprint(*tables: LabelTable | None) -> str:
     return digest.hexdigest()
 
 
-def build_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
+def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
+    """Which labels share a query [N], where the recipe does not leave that to chance."""
     wanted = recipe.model
+    if wanted.grouping == "random":
+        return None
+    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
+    groups = head.queries.groups if isinstance(head, QueryHeadConfig) else None
+    vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
+    return group_labels(wanted.grouping, groups, table, vectors)
+
+
+def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
+    wanted = recipe.model
+    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
     model = create_model(
         wanted.backbone,
         wanted.head,
@@ -192,14 +235,16 @@ def build_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
         weights=wanted.weights,
         stage=wanted.stage,
         size=wanted.size,
+        drop_path=wanted.drop_path,
         task=wanted.task,
-        word_vectors=None if wanted.word_vectors is None else read_word_vectors(wanted.word_vectors, labels),
+        words=wanted.words if uses_words(head) else None,  # they may be there for the grouping alone
+        label_slot=label_slot,
         **wanted.options,
     )
+    own = model.config.preprocessing.model_dump() | {"resize": wanted.resize, "crop_ratio": wanted.crop_ratio}
     if wanted.normalisation == "plain":
-        own = model.config.preprocessing
-        plain = Preprocessing(size=own.size, interpolation=own.interpolation, resize=own.resize)
-        model.config = model.config.model_copy(update={"preprocessing": plain})
+        own = {key: value for key, value in own.items() if key not in ("mean", "std")}
+    model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
     return model
 
 
@@ -208,7 +253,8 @@ def image_batches(
 ) -> Batches:
     preprocessing = model.config.preprocessing
     bad = recipe.data.on_bad_image
-    augmented = ImageDataset(train_table, train_transform(preprocessing, recipe.augmentation), bad, seed=recipe.seed)
+    transform = train_transform(preprocessing, recipe.augmentation)
+    augmented = ImageDataset(train_table, transform, bad, seed=recipe.seed, copies=recipe.augmentation.repeats)
     plain = None if held_out is None else ImageDataset(held_out, eval_transform(preprocessing), bad)
     share = Share(fabric.global_rank, fabric.world_size)
     return ImageBatches(augmented, plain, recipe.batch_size, recipe.workers, recipe.seed, share)
@@ -227,6 +273,7 @@ def feature_batches(
             workers=recipe.workers,
             on_bad_image=recipe.data.on_bad_image,
             progress=fabric.is_global_zero,
+            engine="auto",
         )
 
     def both() -> tuple[FeatureCache, FeatureCache | None]:
@@ -237,13 +284,10 @@ def feature_batches(
         both()
     fabric.barrier()
     train_cache, held_out_cache = both()
-    targets = (
-        torch.from_numpy(train_table.targets()),
-        None if held_out is None else torch.from_numpy(held_out.targets()),
-    )
+    tables = (train_table, held_out)
     share = Share(fabric.global_rank, fabric.world_size)
     return FeatureBatches(
-        train_cache, held_out_cache, targets, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
+        train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
     )
 
 
@@ -262,7 +306,7 @@ def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches
     results: dict[str, object] = {
         "data": recipe.data.source,
         "split": recipe.data.validation,
-        **{key: best[key] for key in ("epoch", "mAP", "CF1", "OF1") if key in best},
+        **{key: best[key] for key in ("epoch", "accuracy_top1", "accuracy_top5", "mAP", "CF1", "OF1") if key in best},
         "skipped_images": len(batches.bad_images),
     }
     config = model.config.model_copy(update={"results": results})

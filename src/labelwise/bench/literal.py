@@ -16,9 +16,7 @@ class LiteralLayer(nn.Module):
     def __init__(self, labels: int, d_in: int, d_out: int, shared: int, own: int) -> None:
         super().__init__()
         self.labels, self.shared, self.own = labels, shared, own
-        self.task_experts = nn.ModuleList(
-            nn.ModuleList(nn.Linear(d_in, d_out) for _ in range(own)) for _ in range(labels)
-        )
+        self.task_experts = nn.ModuleList(nn.Linear(d_in, d_out) for _ in range(labels * own))  # label by label
         self.shared_experts = nn.ModuleList(nn.Linear(d_in, d_out) for _ in range(shared))
         self.task_gates = nn.ModuleList(nn.Linear(d_in, own + shared) for _ in range(labels))
         self.shared_gate = nn.Linear(d_in, labels * own + shared)
@@ -30,8 +28,8 @@ class LiteralLayer(nn.Module):
         for i in range(self.labels):
             for j in range(self.own):
                 if self.with_shared_output:
-                    y_shared.append(self.task_experts[i][j](x_shared))
-                y_task[i].append(self.task_experts[i][j](x_task[:, i]))
+                    y_shared.append(self.task_experts[i * self.own + j](x_shared))
+                y_task[i].append(self.task_experts[i * self.own + j](x_task[:, i]))
         for j in range(self.shared):
             if self.with_shared_output:
                 y_shared.append(self.shared_experts[j](x_shared))
@@ -63,33 +61,43 @@ class LiteralHybridSharing(nn.Module):
 @torch.no_grad()
 def literal_copy(ours: HybridSharing, labels: int, shared: int, own: int) -> LiteralHybridSharing:
     """The same layers with the same weights, as loops. `ours` needs linear experts, linear gates and ReLU."""
-    return LiteralHybridSharing([_literal_layer(layer, labels, shared, own) for layer in ours.layers])
+    layers = [layer for layer in ours.layers if isinstance(layer, HybridSharingLayer)]
+    return LiteralHybridSharing([_literal_layer(layer, labels, shared, own) for layer in layers])
 
 
 def _literal_layer(ours: HybridSharingLayer, labels: int, shared: int, own: int) -> LiteralLayer:
     bank = ours.shared if own == 0 else ours.task
     assert isinstance(bank, LinearBank)
     d_out = bank.d_out
-    d_in = bank.linear.weight.shape[1]
-    layer = LiteralLayer(labels, d_in, d_out, shared, own)
+    layer = LiteralLayer(labels, bank.linear.weight.shape[1], d_out, shared, own)
     if own:
         assert isinstance(ours.task, LinearBank)
+        assert isinstance(ours.task.linear, PerQueryLinear)
         for i in range(labels):
             for j in range(own):
                 columns = slice(j * d_out, (j + 1) * d_out)
-                layer.task_experts[i][j].weight.copy_(ours.task.linear.weight[i, :, columns].T)
-                layer.task_experts[i][j].bias.copy_(ours.task.linear.bias[i, 0, columns])
+                _copy_query(layer.task_experts[i * own + j], ours.task.linear, i, columns)
     if shared:
         assert isinstance(ours.shared, LinearBank)
         for j in range(shared):
             rows = slice(j * d_out, (j + 1) * d_out)
-            layer.shared_experts[j].weight.copy_(ours.shared.linear.weight[rows])
-            layer.shared_experts[j].bias.copy_(ours.shared.linear.bias[rows])
+            expert = layer.shared_experts[j]
+            assert isinstance(expert, nn.Linear)
+            expert.weight.copy_(ours.shared.linear.weight[rows])
+            assert ours.shared.linear.bias is not None
+            expert.bias.copy_(ours.shared.linear.bias[rows])
     if ours.gate is not None:
         assert isinstance(ours.gate, PerQueryLinear)
         for i in range(labels):
-            layer.task_gates[i].weight.copy_(ours.gate.weight[i].T)
-            layer.task_gates[i].bias.copy_(ours.gate.bias[i, 0])
+            _copy_query(layer.task_gates[i], ours.gate, i, slice(None))
     if ours.shared_gate is not None:
         layer.shared_gate.load_state_dict(ours.shared_gate.state_dict())
     return layer
+
+
+def _copy_query(linear: nn.Module, ours: PerQueryLinear, query: int, columns: slice) -> None:
+    """One query's weights, or some columns of them, into a layer of its own."""
+    assert isinstance(linear, nn.Linear)
+    assert ours.bias is not None
+    linear.weight.copy_(ours.weight[query, :, columns].T)
+    linear.bias.copy_(ours.bias[query, 0, columns])

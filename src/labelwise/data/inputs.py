@@ -1,0 +1,63 @@
+"""From a decoded picture to a network's input, for evaluation and prediction. Pillow and numpy alone: an exported model
+starts without PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelwise.preprocessing import Preprocessing
+
+GREY = 128  # what fills the bars of `pad`, and holes in training
+
+
+class InputTransform:
+    """PIL RGB picture -> float32 [3, size, size], always the same for the same picture.
+
+    `at_least` is the shorter side that `load_image` has to deliver for it.
+
+    >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
+    >>> InputTransform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
+    [1.0, -1.0, -1.0]
+    """
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.preprocessing = preprocessing
+        self.at_least = preprocessing.shorter_side
+        # A pixel has 256 values: the input of each is looked up, not computed, in each channel [3, 256].
+        mean, std = (np.array(values, np.float32)[:, None] for values in (preprocessing.mean, preprocessing.std))
+        self._table = (np.arange(256, dtype=np.float32) * np.float32(1 / 255) - mean) / std
+
+    def __call__(self, image: Image.Image) -> NDArray[np.float32]:
+        pixels = np.asarray(fit_square(image, self.preprocessing))  # [size, size, 3]
+        values = np.empty((3, *pixels.shape[:2]), np.float32)
+        for channel in range(3):
+            self._table[channel].take(pixels[:, :, channel], out=values[channel], mode="clip")
+        return values
+
+
+def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
+    """The picture as size x size pixels, by the way of `preprocessing.resize`."""
+    size, method = preprocessing.size, Image.Resampling[preprocessing.interpolation.upper()]
+    if preprocessing.resize == "squash":
+        return _resized(image, size, size, method)
+    shorter, longer = sorted(image.size)
+    if preprocessing.resize == "pad":
+        width, height = (max(1, int(size * side / longer)) for side in image.size)
+        return pad_to_square(_resized(image, width, height, method))
+    width, height = (int(preprocessing.shorter_side * side / shorter) for side in image.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return _resized(image, width, height, method).crop((left, top, left + size, top + size))
+
+
+def pad_to_square(image: Image.Image) -> Image.Image:
+    """Grey bars on both sides of the shorter dimension."""
+    side = max(image.size)
+    square = Image.new("RGB", (side, side), (GREY, GREY, GREY))
+    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return square
+
+
+def _resized(image: Image.Image, width: int, height: int, method: Image.Resampling) -> Image.Image:
+    return image if image.size == (width, height) else image.resize((width, height), method)

@@ -1,0 +1,121 @@
+"""A PyTorch module as a file that another engine opens: torch.export, ONNX by torch.onnx, OpenVINO from the ONNX."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from labelwise.engines.base import Engine, Family
+from labelwise.engines.padding import with_constant_padding
+from labelwise.errors import LabelwiseError, missing_extra
+
+FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
+KEY = "labelwise"  # under which the metadata is kept inside the file
+
+
+STRIDE = 32  # sides of pictures are multiples of it, where their size is free
+
+
+def takes_other_sizes(module: nn.Module, size: int) -> bool:
+    """Whether pictures whose sides are other multiples of 32 can go through the converted network.
+
+    timm knows which families have positions or windows laid out for one size (ViT, Swin and their kin). Some of these
+    can lay them out anew, but by Python code that looks at the size, and a converted network holds no such code.
+    In a CNN all sides are whole, then: its padding is constant (see `with_constant_padding`).
+    """
+    fixed = any(getattr(part, "pretrained_cfg", {}).get("fixed_input_size") for part in module.modules())
+    return not fixed and size % STRIDE == 0 and size > STRIDE
+
+
+def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metadata: str = "") -> Path:
+    """Write the file that `family` opens and give its path. The module is in evaluation mode, on the CPU."""
+    path = folder / FILES[family]
+    program = _traced(module, size)
+    if family == "torch":
+        with _quiet():
+            torch.export.save(program, path, extra_files={f"{KEY}.json": metadata})
+    else:
+        _write_onnx(program, folder / FILES["onnxruntime"], metadata)
+    if family == "openvino":
+        from labelwise.engines.open_vino import openvino
+
+        package = openvino()
+        model = package.Core().read_model(folder / FILES["onnxruntime"])
+        save_openvino(model, path, metadata)
+        (folder / FILES["onnxruntime"]).unlink()
+    return path
+
+
+def save_openvino(model: Any, path: Path, metadata: str) -> None:
+    from labelwise.engines.open_vino import openvino
+
+    model.set_rt_info(metadata, KEY)
+    openvino().save_model(model, path, compress_to_fp16=False)
+
+
+def open_file(path: Path, family: Family) -> Engine:
+    """The engine of this family on a file that `convert` wrote; OpenVINO also opens ONNX."""
+    if family == "torch":
+        from labelwise.engines.torch_engine import TorchEngine
+
+        return TorchEngine(torch.export.load(path).module())
+    if family == "onnxruntime":
+        from labelwise.engines.onnx_runtime import OnnxEngine
+
+        return OnnxEngine(path)
+    from labelwise.engines.open_vino import OpenVinoEngine
+
+    return OpenVinoEngine(path)
+
+
+def _traced(module: nn.Module, size: int) -> ExportedProgram:
+    # The tracer takes a length of 1 for a constant and equal lengths for one: two pictures and, where the size is free,
+    # an oblong that gives maps of several rows and columns.
+    example = torch.zeros(2, 3, size, size)
+    shapes: dict[int, Any] = {0: Dim.DYNAMIC}
+    if takes_other_sizes(module, size):
+        module, example = with_constant_padding(module), torch.zeros(2, 3, size + 2 * STRIDE, size + 3 * STRIDE)
+        shapes |= {2: STRIDE * Dim("rows", min=2), 3: STRIDE * Dim("columns", min=2)}
+    with _quiet():
+        try:
+            return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
+        except Exception as error:  # whatever in the network cannot be traced says so in its own way
+            reason = " ".join(str(error).split())[:300]
+            raise LabelwiseError(f"this network cannot be exported ({type(error).__name__}: {reason})") from error
+
+
+def _write_onnx(program: ExportedProgram, path: Path, metadata: str) -> None:
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise missing_extra("onnxscript", "onnx") from None
+    with _quiet():
+        written = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["out"], verbose=False)
+    assert written is not None
+    written.model.metadata_props[KEY] = metadata
+    # One file that holds everything: beyond 2 GB of weights, ONNX would need a second one.
+    written.save(path, external_data=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporters tell the user about their own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

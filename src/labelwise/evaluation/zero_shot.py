@@ -1,0 +1,199 @@
+"""Zero-shot evaluation: a model on labels that its training never saw, alone (ZSL) and among the seen ones (GZSL)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.images import BadImage
+from labelwise.data.table import LabelTable
+from labelwise.errors import LabelwiseError
+from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
+from labelwise.evaluation.evaluate import LEVEL, describe_model
+from labelwise.evaluation.fit import scores_of
+from labelwise.evaluation.inference import InferenceOptions, predict_logits
+from labelwise.evaluation.labels import labels_not_in, match_labels
+from labelwise.heads.query_head import QueryHead
+from labelwise.metrics import MultiLabelScores, multilabel_scores
+from labelwise.metrics.inputs import Bytes, Floats
+from labelwise.metrics.precision_recall import f1
+from labelwise.model import LabelModel
+from labelwise.model_config import ModelConfig
+
+TOP_K = (1, 3, 5)
+# What is shown of the many metrics: those without a threshold, which nobody can fit for an unseen label.
+METRICS = ("mAP", *(f"{name}_top{k}" for k in TOP_K for name in ("OP", "OR", "OF1")))
+
+
+@dataclass(frozen=True)
+class LabelSetScores:
+    """One list of labels on one set of images."""
+
+    scores: MultiLabelScores
+    chance: dict[str, float]  # fractions: what a random order of images and labels gets, as `METRICS`
+    confidence: dict[str, Interval]  # fractions; empty if no samples were drawn
+
+    @classmethod
+    def measure(cls, values: Floats, targets: Bytes, bootstrap: int = 0, seed: int = 0) -> LabelSetScores:
+        """Of scores [M, N] against targets [M, N] in {1, 0, -1}."""
+        nowhere = np.inf  # no score reaches this threshold
+        intervals: dict[str, Interval] = {}
+        if bootstrap:
+            drawn = bootstrap_intervals(
+                values, targets, thresholds=nowhere, top_k=TOP_K, samples=bootstrap, seed=seed, level=LEVEL
+            )
+            intervals = {name: drawn[name] for name in METRICS}
+        return cls(multilabel_scores(values, targets, thresholds=nowhere, top_k=TOP_K), chance(targets), intervals)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Percentages."""
+        every = self.scores.as_dict()
+        return {
+            **{name: every[name] for name in METRICS},
+            "chance": {name: _percent(value) for name, value in self.chance.items()},
+            "confidence": {
+                name: [_percent(interval.low), _percent(interval.high)] for name, interval in self.confidence.items()
+            },
+            "labels": self.scores.labels,
+            "labels_without_positives": self.scores.labels_without_positives,
+            "positives": int(self.scores.tally.positives.sum()),
+        }
+
+
+@dataclass(frozen=True)
+class ZeroShotEvaluation:
+    seen: tuple[str, ...]
+    unseen: tuple[str, ...]
+    zsl: LabelSetScores  # of the unseen labels, as if there were no others
+    # of the unseen labels again, with what the seen ones claim of an image taken off: `relative_to_seen`
+    relative: LabelSetScores
+    gzsl: LabelSetScores  # of the seen labels, then the unseen ones
+    samples: int  # of the bootstrap
+    bad_images: tuple[BadImage, ...]
+    labels_ignored: tuple[str, ...]  # of the data: neither seen nor unseen
+    config: ModelConfig  # of the model with its seen labels
+    data: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `labelwise evaluate --unseen … --json` writes; metrics as percentages."""
+        every = self.gzsl.scores.as_dict(self.seen + self.unseen)
+        hidden = set(self.unseen)
+        return {
+            "zsl": self.zsl.as_dict(),
+            "zsl_relative": self.relative.as_dict(),
+            "gzsl": self.gzsl.as_dict(),
+            "images": self.gzsl.scores.images,
+            "level": 100 * LEVEL,
+            "samples": self.samples,
+            "per_label": [
+                {
+                    "label": row["label"],
+                    "unseen": row["label"] in hidden,
+                    "AP": row["AP"],
+                    "chance": 100 * row["positives"] / row["known"] if row["known"] else None,
+                    "positives": row["positives"],
+                    "known": row["known"],
+                }
+                for row in every["per_label"]
+            ],
+            "unknown_entries": every["unknown_entries"],
+            "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
+            "labels_ignored": list(self.labels_ignored),
+            "model": describe_model(self.config),
+            "data": {"source": self.data},
+        }
+
+
+def evaluate_zero_shot(
+    model: LabelModel,
+    table: LabelTable,
+    unseen: Sequence[str],
+    *,
+    bootstrap: int = 0,
+    seed: int = 0,
+    ignore_extra_labels: bool = False,
+    **inference: Unpack[InferenceOptions],
+) -> ZeroShotEvaluation:
+    """Measure `model`, trained on the labels it has, on these and the `unseen` ones."""
+    labels = seen_and_unseen(model, unseen)
+    matched = match_labels(table, labels, ignore_extra=ignore_extra_labels)
+    everything = model.with_labels(labels)
+    general = predict_logits(everything, table, **inference)
+    targets = matched.targets(general.rows)  # [m, N]
+    first = len(model.labels)
+    among_seen, hidden_targets = general.logits[:, first:], targets[:, first:]
+    if labels_are_independent(model):
+        alone = among_seen
+    else:
+        alone = predict_logits(model.with_labels(unseen), table, **inference).logits
+    relative = relative_to_seen(among_seen, general.logits[:, :first])
+    return ZeroShotEvaluation(
+        seen=model.labels,
+        unseen=tuple(unseen),
+        zsl=LabelSetScores.measure(_values(model, alone), hidden_targets, bootstrap, seed),
+        relative=LabelSetScores.measure(relative, hidden_targets, bootstrap, seed),
+        gzsl=LabelSetScores.measure(_values(model, general.logits), targets, bootstrap, seed),
+        samples=bootstrap,
+        bad_images=general.bad_images,
+        labels_ignored=tuple(labels_not_in(labels, table.labels)),
+        config=model.config,
+        data=table.source,
+    )
+
+
+def seen_and_unseen(model: LabelModel, unseen: Sequence[str]) -> tuple[str, ...]:
+    """All labels that are asked for: those of the training first."""
+    for name in unseen:
+        if name in model.labels:
+            raise LabelwiseError(f"the model was trained on {name!r}: that is no unseen label")
+    return (*model.labels, *unseen)
+
+
+def labels_are_independent(model: LabelModel) -> bool:
+    """Whether an unseen label's logit is the same with and without the seen ones beside it: not where queries attend to
+    each other. Labels that share a query are no exception, since unseen ones never join a group of the training."""
+    head = model.head
+    return not (isinstance(head, QueryHead) and head.config.decoder.first_block == "self-attention")
+
+
+def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits of unseen labels [M, U] minus the log-sum-exp of the seen ones' [M, S]: an image that a seen label explains
+    well ranks lower. Within an image nothing changes, so this is about mAP alone.
+
+    >>> relative_to_seen(np.array([[1.0], [1.0]]), np.array([[2.0, -50.0], [-3.0, -50.0]])).tolist()
+    [[-1.0], [4.0]]
+    """
+    return unseen - np.logaddexp.reduce(seen, axis=1, keepdims=True)
+
+
+def chance(targets: Bytes) -> dict[str, float]:
+    """What random scores get on average, as fractions: AP is about a label's share of positives, and k random labels
+    of N hold k / N of the positives.
+
+    >>> level = chance(np.array([[1, 0], [0, 0], [1, 1], [0, 0]]))
+    >>> level["mAP"], level["OP_top1"], level["OR_top1"], round(level["OF1_top1"], 4)
+    (0.375, 0.375, 0.5, 0.4286)
+    """
+    known, positives = (targets >= 0).sum(axis=0), (targets == 1).sum(axis=0)  # [N]
+    has_positive = positives > 0
+    if not has_positive.any():
+        return dict.fromkeys(METRICS, math.nan)
+    level = {"mAP": float((positives[has_positive] / known[has_positive]).mean())}
+    for k in TOP_K:
+        precision, recall = float(positives.sum() / known.sum()), min(1.0, k / targets.shape[1])
+        level |= {f"OP_top{k}": precision, f"OR_top{k}": recall, f"OF1_top{k}": f1(precision, recall)}
+    return level
+
+
+def _values(model: LabelModel, logits: NDArray[np.float32]) -> Floats:
+    """What labels and images are ranked by: logits, whose sigmoids may round to ties, or one softmax an image."""
+    return logits if model.config.task == "multi-label" else scores_of(model.config, logits)
+
+
+def _percent(fraction: float) -> float | None:
+    return None if math.isnan(fraction) else 100 * fraction

@@ -1,0 +1,40 @@
+"""Fast0Tag (Zhang, Gong & Shah, CVPR 2016): a picture becomes a direction along which its labels' words rank first."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelwise.heads.config import Fast0TagConfig
+from labelwise.heads.details import HeadDetails
+from labelwise.heads.features import as_tokens
+from labelwise.heads.word_buffer import checked_words
+
+
+class Fast0TagHead(nn.Module):
+    """Average pooling, a linear map (or a small network) to the space of the word vectors, and the product with each
+    label's. Meant for the loss `ranking`. Features and word vectors have length 1, as in the paper."""
+
+    word_vectors: Tensor  # [N, d_w]
+
+    def __init__(
+        self, config: Fast0TagConfig, in_features: int, labels: int, word_vectors: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.in_features, self.labels = config, in_features, labels
+        self.register_buffer("word_vectors", checked_words(word_vectors, labels, config.word_dim))
+        widths = (in_features, *config.hidden, self.word_vectors.shape[1])
+        layers = [nn.Linear(before, after) for before, after in itertools.pairwise(widths)]
+        between = [part for layer in layers[:-1] for part in (layer, nn.ReLU(), nn.Dropout(config.dropout))]
+        self.direction = nn.Sequential(*between, layers[-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
+        direction = self.direction(F.normalize(tokens.mean(dim=1), dim=1))  # [B, d_w]
+        return F.linear(direction, F.normalize(self.word_vectors, dim=1))
+
+    def details(self, x: Tensor) -> HeadDetails:
+        return HeadDetails(self(x), (), (), None, torch.arange(self.labels, device=x.device))

@@ -1,0 +1,42 @@
+"""Which heads take any list of labels: those whose every weight is shared or made from the labels' word vectors."""
+
+from __future__ import annotations
+
+from labelwise.errors import LabelwiseError
+from labelwise.heads.config import ConseConfig, Fast0TagConfig, HeadConfig, QueryHeadConfig
+
+
+def uses_words(config: HeadConfig) -> bool:
+    """Whether the head is made from the labels' word vectors."""
+    if isinstance(config, QueryHeadConfig):
+        return config.queries.queries == "words" or config.classifier.classifier == "words"
+    return isinstance(config, ConseConfig | Fast0TagConfig)
+
+
+def bound_options(config: HeadConfig) -> list[str]:
+    """The options that tie a head to the labels it was made for, each as what to set instead; none for a word head.
+
+    >>> from labelwise.heads import preset
+    >>> bound_options(preset("ml-decoder"))
+    ['queries=words', 'classifier=shared']
+    """
+    if isinstance(config, ConseConfig | Fast0TagConfig):
+        return []
+    if not isinstance(config, QueryHeadConfig):
+        return ["head=ml-decoder", "queries=words", "classifier=shared"]
+    bound = [] if config.queries.queries == "words" else ["queries=words"]
+    experts = config.experts
+    if experts.experts == "hybrid":
+        if experts.task_experts and experts.task_weights == "own":
+            bound.append("task_weights=query")
+        if experts.task_experts + experts.shared_experts > 1 and experts.gate_weights == "own":
+            bound.append("gate_weights=query")
+    if config.classifier.classifier == "group":
+        bound.append("classifier=shared")
+    return bound
+
+
+def require_word_head(config: HeadConfig, what: str) -> None:
+    bound = bound_options(config)
+    if bound:
+        raise LabelwiseError(f"{what} needs a head that takes any labels; train one with {', '.join(bound)}")

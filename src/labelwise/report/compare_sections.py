@@ -1,0 +1,241 @@
+"""The parts of a page about several runs: which is better, in which labels, and is it luck?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labelwise.evaluation import Difference
+from labelwise.insight.compare import Comparison, best_in, improved_pairs
+from labelwise.insight.measured import MeasuredRun
+from labelwise.insight.settings import SEED, Line, differing, seed_groups, short
+from labelwise.report.charts import line_chart, scatter_chart
+from labelwise.report.difference_charts import Whisker, difference_chart, interval_chart, signed
+from labelwise.report.html import Html, join, tag
+from labelwise.report.page import Section
+from labelwise.report.tables import count, percent, table, with_interval
+
+_COLUMNS = 5  # settings in the table of runs; all are in runs.csv
+SHOWN = 30  # labels in a chart of differences: those that differ most
+_CHARTS = 6  # runs that get a chart of their own
+
+
+def runs_section(
+    runs: Sequence[MeasuredRun], comparisons: Sequence[Comparison], settings: Sequence[Mapping[str, Any]]
+) -> Section:
+    reference = comparisons[0].reference
+    gain = {comparison.run.name: comparison for comparison in comparisons}
+    ends = [(run, run.evaluation.scores.mAP, run.evaluation.confidence["mAP"]) for run in runs]
+    chart = interval_chart(
+        [
+            Whisker(run.name, 100 * value, 100 * found.low, 100 * found.high, series=number)
+            for number, (run, value, found) in enumerate(ends, start=1)
+        ],
+        title="mAP with its 95% interval",
+        note="Intervals of two runs may overlap and the runs still differ: see the paired difference below.",
+    )
+    keys = [key for key in differing(settings) if key not in ("model.backbone", "model.head", "model.size")][:_COLUMNS]
+    rows = []
+    for run, one in zip(runs, settings, strict=True):
+        scores, sure = run.evaluation.scores, run.evaluation.confidence
+        comparison = gain.get(run.name)
+        rows.append(
+            [
+                run.name,
+                f"{run.run.head}, {run.config.backbone.name}, {run.config.preprocessing.size} px",
+                with_interval(scores.mAP, sure.get("mAP")),
+                tag("span", "reference", class_="muted") if comparison is None else paired(comparison.metrics["mAP"]),
+                with_interval(scores.at_thresholds.CF1, sure.get("CF1")),
+                with_interval(scores.at_thresholds.OF1, sure.get("OF1")),
+                tag("span", count(run.complexity["parameters"]), tag("small", count(run.complexity["macs"]))),
+                *(_said(one.get(key)) for key in keys),
+            ]
+        )
+    heads = ["run", "model", "mAP", "difference", "CF1", "OF1", "parameters, multiply-adds", *map(short, keys)]
+    return Section(
+        "The runs",
+        join(chart, table(heads, rows, words=2)),
+        f"Differences are to {reference.name}, on the same images: paired bootstrap draws the images "
+        f"{reference.evaluation.samples:,} times and measures both runs on each draw. ✓ says that the 95% "
+        "interval of the difference leaves out 0; ○ that it may be luck. Everything is in runs.csv.",
+    )
+
+
+def paired(difference: Difference) -> Html:
+    """+0.6 with its interval, and whether it is luck."""
+    sure = difference.p < 0.05
+    words = "not luck" if sure else "may be luck"
+    low, high = signed(100 * difference.interval.low), signed(100 * difference.interval.high)
+    sign = tag("b", "\N{CHECK MARK}" if sure else "\N{WHITE CIRCLE}", title=words, class_="sure" if sure else "luck")
+    value = f"{signed(100 * difference.value)} "
+    return tag("span", value, sign, tag("span", words, class_="spoken"), tag("small", f"{low} to {high}"))
+
+
+def seeds_section(runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, Any]]) -> Section | None:
+    """Mean and spread of runs that differ in the seed only."""
+    groups = seed_groups(settings)
+    if all(len(group) < 2 for group in groups):
+        return None
+    first = [settings[group[0]] for group in groups]
+    keys = [key for key in differing(first) if key != SEED]
+    rows = []
+    for group, one in zip(groups, first, strict=True):
+        values = [100 * runs[place].evaluation.scores.mAP for place in group]
+        spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "\N{EN DASH}"
+        what = ", ".join(f"{short(key)} {_said(one.get(key))}" for key in keys if key in one) or "all runs"
+        ends = f"{min(values):.2f} to {max(values):.2f}"
+        rows.append([what, str(len(values)), f"{statistics.mean(values):.2f}", spread, ends])
+    return Section(
+        "Over seeds",
+        table(["settings", "runs", "mean mAP", "standard deviation", "lowest to highest"], rows),
+        "Runs that differ in nothing but the seed. Bootstrap tells how sure a number is for one trained model; this "
+        "tells how much training it again changes it.",
+    )
+
+
+def differences_section(comparisons: Sequence[Comparison]) -> Section:
+    """HSQ section 4.3 in charts."""
+    charts = []
+    for comparison in comparisons[:_CHARTS]:
+        rows = [
+            Whisker(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, real)
+            for label, d, real in zip(comparison.run.labels, comparison.labels, comparison.real, strict=True)
+        ]
+        shown = sorted(sorted(rows, key=lambda row: -abs(row.value))[:SHOWN], key=lambda row: -row.value)
+        left_out = f" The {SHOWN} labels that differ most, of {len(rows)}." if len(rows) > SHOWN else ""
+        charts.append(
+            difference_chart(
+                shown,
+                title=f"{comparison.run.name} minus {comparison.reference.name}, in points of AP",
+                note=f"Full bars: not luck. Hollow: may be luck. Lines: 95% of the draws.{left_out}",
+            )
+        )
+    more = (
+        f" Charts of the first {_CHARTS} runs; differences.csv has all of them." if len(comparisons) > _CHARTS else ""
+    )
+    return Section(
+        "Label by label",
+        tag("div", *charts, class_="charts"),
+        "Differences of average precision on the same images. With many labels some differ by luck alone, so “not "
+        f"luck” is corrected for their number (Benjamini and Hochberg, 5%).{more}",
+    )
+
+
+def improved_section(runs: Sequence[MeasuredRun], comparisons: Sequence[Comparison]) -> Section:
+    """How many labels, and pairs of labels, improve together."""
+    best = {run.name: number for run, number in zip(runs, best_in(runs), strict=True)}
+    rows = []
+    for comparison in comparisons:
+        better, worse = comparison.better, comparison.worse
+        surely = len(comparison.surely(better))
+        rows.append(
+            [
+                comparison.run.name,
+                f"{len(better)}",
+                f"{surely}",
+                f"{len(worse)}",
+                f"{len(comparison.surely(worse))}",
+                f"{improved_pairs(len(better)):,}",
+                f"{improved_pairs(surely):,}",
+                f"{best[comparison.run.name]}",
+            ]
+        )
+    reference = comparisons[0].reference
+    heads = ["run", "better", "surely", "worse", "surely", "pairs improved", "surely", "best of all in"]
+    pairs = improved_pairs(len(reference.labels))
+    return Section(
+        "Labels that improve together",
+        table(heads, rows),
+        f"Against {reference.name}. A label is better if its average precision is higher. A pair of labels is improved "
+        f"if both of its labels are better, so that k better labels make k (k - 1) / 2 improved pairs, of {pairs:,} in "
+        "all (the count of HSQ section 4.3). “Surely” counts only differences that are not luck. “Best of all in”: "
+        f"labels in which no other run here is higher; for {reference.name} itself it is {best[reference.name]}.",
+    )
+
+
+def settings_section(
+    runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, Any]], swept: Mapping[str, Sequence[Line]]
+) -> Section:
+    """HSQ figure 6 and table 1: mAP against a setting; and against the cost."""
+    charts = []
+    for key, lines in swept.items():
+        points = {
+            line.name: [
+                (value, 100 * statistics.mean(runs[place].evaluation.scores.mAP for place in places))
+                for value, places in line.points.items()
+            ]
+            for line in lines
+        }
+        seeds = max(len(places) for line in lines for places in line.points.values())
+        note = f"Mean of up to {seeds} seeds." if seeds > 1 else None
+        name = "input size in pixels" if key == "model.size" else short(key)
+        charts.append(
+            line_chart(points, title=f"mAP against {name}", x_label=name, y_label="mAP", note=note, x_at_points=True)
+        )
+    cost = {run.name: (run.complexity["macs"] / 1e9, 100 * run.evaluation.scores.mAP) for run in runs}
+    charts.append(
+        scatter_chart(cost, title="mAP against cost", x_label="billions of multiply-adds per image", y_label="mAP")
+    )
+    return Section("What the settings and the cost buy", tag("div", *charts, class_="charts"))
+
+
+def related_section(runs: Sequence[MeasuredRun], pairs: Sequence[tuple[int, int]], chosen: bool) -> Section:
+    """HSQ figures 3, 4 and 7."""
+    labels = runs[0].labels
+    precision = {run.name: 100 * run.average_precision for run in runs}
+    charts = []
+    for a, b in pairs:
+        points = {name: (float(ap[a]), float(ap[b])) for name, ap in precision.items()}
+        title = f"{labels[a]} and {labels[b]}"
+        charts.append(
+            scatter_chart(points, title=title, x_label=f"AP of {labels[a]}", y_label=f"AP of {labels[b]}", least=1.0)
+        )
+    rows = [
+        [f"{labels[a]} and {labels[b]}", *(f"{abs(ap[a] - ap[b]):.1f}" for ap in precision.values())] for a, b in pairs
+    ]
+    picker = tag(
+        "figure",
+        tag("figcaption", tag("strong", "Any two labels")),
+        tag("label", "across ", tag("select")),
+        tag("label", "upwards ", tag("select")),
+        tag("svg", viewBox="0 0 440 300", role="img", aria_label="Average precision of two labels over the runs"),
+        tag("p", class_="note"),
+        class_="chart",
+        id="choose-pair",
+        hidden="",
+    )
+    how = (
+        "The pairs were asked for."
+        if chosen
+        else "Pairs that the first run takes for each other most: where one is present and the other is not, the "
+        "score of the other is still high."
+    )
+    return Section(
+        "Related labels",
+        join(
+            tag("div", *charts, picker, class_="charts"),
+            table(["absolute gap in points of AP", *precision], rows),
+        ),
+        f"Each mark is a run; upper right is better. {how} The smaller the gap, the more evenly a run serves both.",
+    )
+
+
+def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
+    labels = runs[0].labels
+    rows: list[list[str | Html]] = []
+    for n, label in enumerate(labels[:200]):
+        values = [run.average_precision[n] for run in runs]
+        best = max((value for value in values if value == value), default=None)
+        cells = [tag("b", percent(float(v))) if v == best else percent(float(v)) for v in values]
+        rows.append([label, f"{runs[0].evaluation.scores.tally.positives[n]:,}", *cells])
+    more = f" The first 200 of {len(labels):,}; labels.csv has all." if len(labels) > 200 else ""
+    return Section(
+        "Average precision of every label",
+        table(["label", "images", *(run.name for run in runs)], rows),
+        f"The best of each line in bold.{more}",
+    )
+
+
+def _said(value: Any) -> str:
+    return "\N{EN DASH}" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,169 @@
+"""The parts of a page about one run: how good, label by label, how sure, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from labelwise.data.inspect import Report, problems
+from labelwise.explain.expert_charts import expert_figures, expert_words
+from labelwise.insight.curves import best_f1
+from labelwise.insight.measured import MeasuredRun
+from labelwise.report.charts import bar_chart
+from labelwise.report.html import Html, join, tag
+from labelwise.report.page import Section
+from labelwise.report.tables import count, interval, percent, table
+
+SHOWN = 40  # labels in a chart; with more, the best and the worst half of that many
+
+
+def headline(run: MeasuredRun, split: str) -> Html:
+    """One sentence and the numbers to remember."""
+    scores, sure = run.evaluation.scores, run.evaluation.confidence
+    tiles = [
+        ("mAP", scores.mAP, sure.get("mAP")),
+        ("CF1", scores.at_thresholds.CF1, sure.get("CF1")),
+        ("OF1", scores.at_thresholds.OF1, sure.get("OF1")),
+        ("calibration error", run.evaluation.ece_after, None),
+    ]
+    drawn = [
+        tag(
+            "div",
+            tag("dt", name),
+            tag("dd", percent(value), tag("small", interval(found)) if found else None),
+            class_="tile accent" if name == "mAP" else "tile",
+        )
+        for name, value, found in tiles
+    ]
+    parameters, macs = run.complexity["parameters"], run.complexity["macs"]
+    sentence = (
+        f"{run.run.head} on {run.config.backbone.name} at {run.config.preprocessing.size} pixels: {count(parameters)} "
+        f"parameters, {count(macs)} multiply-adds. Measured on {scores.images:,} images ({split}) of "
+        f"{run.table.source or 'the data'} with {len(run.labels):,} labels."
+    )
+    return join(tag("p", sentence, class_="lead"), tag("dl", *drawn, class_="tiles"))
+
+
+def numbers_section(run: MeasuredRun) -> Section:
+    scores, sure = run.evaluation.scores, run.evaluation.confidence
+    six = scores.at_thresholds
+    rows: list[list[str]] = [["mAP", "mean over the labels of average precision", percent(scores.mAP)]]
+    rows += [
+        [name, words, percent(float(getattr(six, name)))]
+        for name, words in (
+            ("CP", "mean over the labels: of what was named, how much is right"),
+            ("CR", "mean over the labels: of what is there, how much was named"),
+            ("CF1", "harmonic mean of CP and CR"),
+            ("OP", "of all that was named, how much is right"),
+            ("OR", "of all that is there, how much was named"),
+            ("OF1", "harmonic mean of OP and OR"),
+        )
+    ]
+    for k, top in scores.at_top_k.items():
+        rows += [
+            [f"{name}_top{k}", f"{name} when every image gets its {k} best labels", percent(float(getattr(top, name)))]
+            for name in ("CF1", "OF1")
+        ]
+    with_intervals = [[*row, interval(sure.get(row[0]))] for row in rows]
+    return Section(
+        "All numbers",
+        table(["metric", "what it says", "percent", "95% interval"], with_intervals, words=2),
+        f"Intervals from {run.evaluation.samples:,} samples of the images, drawn with replacement."
+        if run.evaluation.samples
+        else "",
+    )
+
+
+def labels_section(run: MeasuredRun) -> Section:
+    rows = sorted(label_rows(run), key=lambda row: -(row["AP"] if row["AP"] is not None else -1))
+    shown, note = _ends(rows)
+    chart = bar_chart([row["label"] for row in shown], {"": [row["AP"] for row in shown]}, title="Average precision")
+    numbers = table(
+        ["label", "AP", "images", "named", "precision", "recall", "F1", "best F1", "threshold"],
+        [
+            [
+                row["label"],
+                _one(row["AP"]),
+                f"{row['positives']:,}",
+                f"{row['predicted']:,}",
+                *(_one(row[key]) for key in ("precision", "recall", "F1", "best_F1")),
+                f"{row['threshold']:.2f}",
+            ]
+            for row in shown
+        ],
+    )
+    return Section(
+        "Label by label",
+        join(chart, tag("details", tag("summary", "The same as a table, with precision, recall and F1"), numbers)),
+        "Best first. “images” carry the label, “named” were given it; “best F1” is what the best threshold for these "
+        f"very images would give. All labels are in labels.csv.{note}",
+    )
+
+
+def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
+    """One row for each label, percentages."""
+    rows = run.evaluation.as_dict()["per_label"]
+    for column, row in enumerate(rows):
+        found = best_f1(run.values[:, column], run.targets[:, column])
+        row["best_F1"] = None if math.isnan(found) else 100 * found
+    return [dict(row) for row in rows]
+
+
+def experts_section(run: MeasuredRun) -> Section | None:
+    """HSQ figure 5, of the measured images."""
+    if run.experts is None:
+        return None
+    return Section(
+        "Experts",
+        join(
+            tag("ul", *(tag("li", sentence) for sentence in expert_words(run.experts))),
+            tag("div", *expert_figures(run.experts), class_="wide-charts"),
+        ),
+        f"How much each label relies on each expert, averaged over {run.experts.images:,} images; labels that share "
+        "experts stand together.",
+    )
+
+
+def cost_section(run: MeasuredRun) -> Section:
+    parts = [
+        [name, count(part["parameters"]), count(part["macs"]), count(part["macs_without_attention"])]
+        for name, part in run.complexity["parts"].items()
+    ]
+    whole = [tag("b", "all"), *(count(run.complexity[key]) for key in ("parameters", "macs", "macs_without_attention"))]
+    return Section(
+        "What it costs",
+        table(["part", "parameters", "multiply-adds", "without attention's products"], [*parts, whole]),
+        f"For one image of {run.config.preprocessing.size} pixels. Papers that print FLOPs mostly mean multiply-adds; "
+        f"counted apart they are {count(run.complexity['flops'])} floating point operations.",
+    )
+
+
+def data_section(found: Report, run: MeasuredRun) -> Section:
+    said = problems(found)
+    bad = run.evaluation.bad_images
+    if bad:
+        first = f"{bad[0].path} ({bad[0].reason})"
+        said.insert(0, f"{len(bad)} of the measured images could not be read and are left out, the first: {first}.")
+    for names, words in (
+        (run.evaluation.labels_not_in_data, "labels of the model are not in the data and not measured"),
+        (run.evaluation.labels_ignored, "labels of the data are not the model's and ignored"),
+    ):
+        if names:
+            said.append(f"{len(names)} {words}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}.")
+    body = tag("ul", *(tag("li", line) for line in said)) if said else tag("p", "None found.")
+    intro = (
+        f"{found.images:,} images, {len(found.labels):,} labels, {found.mean_labels_per_image:.2f} labels an image; "
+        f"{', '.join(f'{name} {number:,}' for name, number in found.splits.items() if name) or 'no splits'}."
+    )
+    return Section("Problems in the data", body, intro)
+
+
+def _ends(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    if len(rows) <= SHOWN:
+        return rows, ""
+    half = SHOWN // 2
+    return rows[:half] + rows[-half:], f" Shown: the {half} best and the {half} worst of {len(rows):,}."
+
+
+def _one(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.1f}"

@@ -1,0 +1,234 @@
+"""The page of `labelwise report`: one run in depth, or several against each other, with JSON and CSV beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from labelwise.data.inspect import inspect
+from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.explain.gates import recorded_use
+from labelwise.insight.compare import compare, named_pairs, related_pairs
+from labelwise.insight.cooccurrence import co_occurrence
+from labelwise.insight.data import report_data, trained_on
+from labelwise.insight.measured import MeasuredRun, common_labels, measure_runs
+from labelwise.insight.mistakes import worst_mistakes
+from labelwise.insight.quality import label_issues
+from labelwise.insight.run import Run, open_runs
+from labelwise.insight.settings import settings_of, sweeps
+from labelwise.insight.transfer import negative_transfer
+from labelwise.report import compare_sections as several
+from labelwise.report import curve_sections as curves
+from labelwise.report import picture_sections as pictures_of
+from labelwise.report import run_sections as single
+from labelwise.report.files import finite, pair_rows, run_row, write_csv
+from labelwise.report.html import Html, join, tag
+from labelwise.report.page import Script, Section, write_report
+from labelwise.report.tables import percent
+
+PAGE, NUMBERS = "report.html", "report.json"
+_OVERLAID = 8  # runs in one chart of curves: as many as there are colours
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    data: str | None = None
+    split: str | None = None
+    reference: str | None = None
+    pairs: Sequence[str] = ()
+    pictures: int = 12
+    quality: bool = False
+    per_label_baseline: bool = False
+    bootstrap: int = 1000
+    batch_size: int = 32
+    workers: int = 2
+    progress: bool = True
+    warn: Callable[[str], None] = lambda text: None
+
+
+def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
+    """Write the page about these run folders, model folders or hub ids into the folder `out`; gives its path."""
+    options, out = options or ReportOptions(), Path(out)
+    runs = open_runs(sources)
+    data = report_data(runs, options.data, options.split)
+    seen = {run.name: trained_on(run, data.measured) for run in runs}
+    _check(runs, seen, options)  # before the work, not after it
+    measured = measure_runs(
+        runs,
+        data.measured,
+        out / "predictions",
+        bootstrap=options.bootstrap,
+        batch_size=options.batch_size,
+        workers=options.workers,
+        progress=options.progress,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    best = max(measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP))  # the one to look at closely
+    warnings = _warnings(measured, seen)
+    for text in warnings:
+        options.warn(text)
+    numbers: dict[str, Any] = {
+        "labelwise": version("labelwise"),
+        "data": {"source": data.measured.source, "split": data.split, "images": len(best.table)},
+        "notes": warnings,
+        "runs": [run.as_dict() for run in measured],
+    }
+    sections: list[Section | None] = []
+    script = None
+    if len(measured) > 1:
+        sections, script = _compared(measured, options, out, numbers)
+    sections += _in_depth(best, measured, options, out, numbers)
+    found = inspect(data.whole, decode=False)
+    sections += [single.data_section(found, best), _recipes(measured)]
+    numbers["data"]["problems"] = found.as_json()["problems"]
+    write_csv(out / "labels.csv", [{"run": run.name, **row} for run in measured for row in single.label_rows(run)])
+    (out / NUMBERS).write_text(json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return write_report(
+        out / PAGE,
+        title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",
+        lead=join(_lead(measured, best, data.split), *(tag("p", text, class_="warning") for text in warnings)),
+        sections=[section for section in sections if section is not None],
+        footer=f"Written by labelwise {version('labelwise')}. The numbers are in {NUMBERS} and the CSV files.",
+        contents=True,
+        script=script,
+    )
+
+
+def _check(runs: Sequence[Run], seen: Mapping[str, int | None], options: ReportOptions) -> None:
+    names = [run.name for run in runs]
+    if options.reference is not None and options.reference not in names:
+        raise unknown_name("run", options.reference, names)
+    named_pairs(options.pairs, common_labels(runs))
+    if len(runs) > 1 and options.bootstrap < 1:
+        raise LabelwiseError("comparing runs needs bootstrap samples: use --bootstrap 1000")
+    trained = [name for name in names if seen[name]]
+    if options.quality and trained:
+        raise LabelwiseError(
+            f"{trained[0]} was trained on {seen[trained[0]]:,} of these images and repeats their labels, right or "
+            "wrong: look for label errors on other images (--split test or val), or leave out --quality"
+        )
+    if options.per_label_baseline and not all(run.frozen for run in runs):
+        raise LabelwiseError(
+            "--per-label-baseline needs runs on a frozen backbone (labelwise train --set model.freeze=backbone); "
+            f"{next(run.name for run in runs if not run.frozen)} has none"
+        )
+
+
+def _compared(
+    runs: list[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
+) -> tuple[list[Section | None], Script]:
+    reference = next((run for run in runs if run.name == options.reference), runs[0])
+    comparisons = [compare(run, reference) for run in runs if run is not reference]
+    settings = settings_of([run.run for run in runs])
+    chosen = named_pairs(options.pairs, reference.labels)
+    pairs = chosen or related_pairs(reference.values, reference.targets)
+    numbers["reference"] = reference.name
+    numbers["comparisons"] = [comparison.as_dict() for comparison in comparisons]
+    numbers["related_pairs"] = [[reference.labels[a], reference.labels[b]] for a, b in pairs]
+    write_csv(out / "runs.csv", [run_row(run, one, settings) for run, one in zip(runs, settings, strict=True)])
+    write_csv(
+        out / "differences.csv",
+        [
+            {"run": c["run"], "reference": c["reference"], **{k: v for k, v in row.items() if k != "interval"}}
+            | dict(zip(("low", "high"), row["interval"] or ("", ""), strict=True))
+            for c in numbers["comparisons"]
+            for row in c["labels"]
+        ],
+    )
+    sections = [
+        several.runs_section(runs, comparisons, settings),
+        several.seeds_section(runs, settings),
+        several.differences_section(comparisons),
+        several.improved_section(runs, comparisons),
+        several.related_section(runs, pairs, bool(chosen)) if len(reference.labels) > 1 else None,
+        several.settings_section(runs, settings, sweeps(settings)),
+        several.all_labels_section(runs),
+    ]
+    precision = [{"name": run.name, "ap": [_percent(ap) for ap in run.average_precision]} for run in runs]
+    pair = list(pairs[0]) if pairs else [0, len(reference.labels) - 1]
+    return sections, Script("pairs.js", {"labels": list(reference.labels), "runs": precision, "pair": pair})
+
+
+def _in_depth(
+    run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
+) -> list[Section | None]:
+    alone = len(runs) == 1
+    overlaid = [run, *(other for other in runs if other is not run)][:_OVERLAID]
+    wrong = worst_mistakes(run, "false positive", options.pictures)
+    missed = worst_mistakes(run, "miss", options.pictures)
+    write_csv(out / "mistakes.csv", pictures_of.mistake_rows(run, [*wrong, *missed]))
+    sections: list[Section | None] = [
+        single.numbers_section(run) if alone else None,
+        single.labels_section(run) if alone else None,
+        curves.curves_section(overlaid),
+        curves.sureness_section(run),
+    ]
+    if run.config.task == "multi-label" and len(run.labels) > 1:
+        found = co_occurrence(run.targets, run.predicted)
+        write_csv(out / "cooccurrence.csv", pair_rows(run, found))
+        sections.append(curves.together_section(run, found))
+    sections.append(pictures_of.mistakes_section(run, wrong, missed))
+    if options.quality:
+        issues = label_issues(run.scores, run.targets)
+        write_csv(out / "label_issues.csv", pictures_of.issue_rows(run, issues))
+        numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
+        sections.append(pictures_of.quality_section(run, issues, options.pictures))
+    if options.per_label_baseline:
+        transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
+        numbers["negative_transfer"] = transfer.as_dict(run.labels)
+        sections.append(pictures_of.transfer_section(run, transfer))
+    history = recorded_use(run.run.folder) if run.run.folder and run.experts else None
+    if run.experts and history:
+        run = replace(run, experts=replace(run.experts, history=history.history))
+    return [*sections, single.experts_section(run), curves.training_section(overlaid), single.cost_section(run)]
+
+
+def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> list[str]:
+    """What a reader must know before believing a number."""
+    said = []
+    for run in runs:
+        if seen[run.name]:
+            said.append(f"{run.name} was trained on {seen[run.name]:,} of these images: its numbers are optimistic.")
+        left_out = len(run.run.config.labels) - len(run.labels)
+        if left_out:
+            said.append(f"{left_out} labels of {run.name} are left out: not all runs have them.")
+    bad = runs[0].evaluation.bad_images
+    if bad:
+        first = f"{bad[0].path} ({bad[0].reason})"
+        said.append(f"{len(bad):,} images could not be read and are left out, the first: {first}.")
+    return said
+
+
+def _lead(runs: Sequence[MeasuredRun], best: MeasuredRun, split: str) -> Html:
+    if len(runs) == 1:
+        return single.headline(best, split)
+    images, labels = len(best.table), len(best.labels)
+    sentence = (
+        f"On {images:,} images ({split}) of {best.table.source or 'the data'} with {labels:,} labels, {best.name} has "
+        f"the highest mAP, {percent(best.evaluation.scores.mAP)}. The sections from “Precision against recall” on look "
+        "at it closely."
+    )
+    return tag("p", sentence, class_="lead")
+
+
+def _recipes(runs: Sequence[MeasuredRun]) -> Section | None:
+    written = []
+    for run in runs:
+        if run.run.recipe is not None:
+            text = yaml.safe_dump(run.run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+            written.append(tag("details", tag("summary", run.name), tag("pre", text)))
+    if not written:
+        return None
+    return Section("Recipes", join(*written), "Complete: labelwise train --recipe FILE trains each again.")
+
+
+def _percent(fraction: float) -> float | None:
+    return None if math.isnan(fraction) else round(100 * float(fraction), 3)

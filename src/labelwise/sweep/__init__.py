@@ -1,0 +1,9 @@
+"""Many trainings from one command: a grid of settings, resumable, with their results side by side."""
+
+from __future__ import annotations
+
+from labelwise.sweep.execute import run_sweep
+from labelwise.sweep.grid import parse_grid
+from labelwise.sweep.plan import PlannedRun, plan
+
+__all__ = ["PlannedRun", "parse_grid", "plan", "run_sweep"]

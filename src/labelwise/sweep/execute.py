@@ -1,0 +1,128 @@
+"""Run the runs of a sweep, one after the other or several at a time. What is finished is not done again, what was
+interrupted goes on where it stopped, and what fails is written down while the others go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+from labelwise.data.open import open_data
+from labelwise.data.table import LabelTable
+from labelwise.errors import LabelwiseError
+from labelwise.sweep.plan import PlannedRun
+from labelwise.training.recipe import load_recipe
+
+Status = Literal["new", "interrupted", "finished", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    planned: PlannedRun
+    status: Status
+    reason: str = ""  # of a failure, one line
+    measured: dict[str, Any] | None = None  # of a finished run: what `labelwise evaluate --json` gives, and complexity
+
+
+def status_of(folder: Path, planned: PlannedRun) -> Status:
+    """What is there already. Another run in the folder is an error: its numbers would be taken for this one's."""
+    if not (folder / "recipe.yaml").exists():
+        return "new"
+    if load_recipe(folder / "recipe.yaml", {}) != planned.recipe:
+        raise LabelwiseError(
+            f"{str(folder)!r} holds a run with other settings than this sweep's; choose another --out, or remove it"
+        )
+    return "finished" if (folder / "model" / "config.json").exists() else "interrupted"
+
+
+def run_sweep(
+    runs: Sequence[PlannedRun],
+    out: Path,
+    *,
+    test_split: str | None,
+    jobs: int = 1,
+    tell: Callable[[Outcome, int], None] = lambda outcome, number: None,
+) -> list[Outcome]:
+    """Train what is not finished, measure all on `test_split`, and give the outcomes in the runs' order.
+
+    `tell` hears of each run when it starts (status new or interrupted) and of each outcome, with the run's number.
+    """
+    outcomes = {planned.name: Outcome(planned, status_of(out / planned.name, planned)) for planned in runs}
+    steps = _one_by_one if jobs == 1 else _several(jobs)
+    for number, outcome in steps(list(outcomes.values()), out, test_split, tell):
+        outcomes[outcome.planned.name] = outcome
+        tell(outcome, number)
+    return list(outcomes.values())
+
+
+def _one_by_one(
+    waiting: Sequence[Outcome], out: Path, test_split: str | None, tell: Callable[[Outcome, int], None]
+) -> Iterator[tuple[int, Outcome]]:
+    for number, outcome in enumerate(waiting):
+        if outcome.status != "finished":
+            tell(outcome, number)
+        yield number, run_one(outcome, out, test_split)
+
+
+def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
+    def steps(
+        waiting: Sequence[Outcome], out: Path, test_split: str | None, tell: Callable[[Outcome, int], None]
+    ) -> Iterator[tuple[int, Outcome]]:
+        # Fresh processes: a forked one would inherit PyTorch's threads in an unknown state.
+        pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_quiet_worker, initargs=(jobs,))
+        try:
+            numbers = {pool.submit(run_one, outcome, out, test_split): n for n, outcome in enumerate(waiting)}
+            for future in as_completed(numbers):
+                yield numbers[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return steps
+
+
+def _quiet_worker(jobs: int) -> None:
+    """Each process gets its part of the cores and keeps its progress bars to itself: log.txt has it all."""
+    import sys
+
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
+
+
+def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
+    """Train if need be, then measure. Whatever goes wrong is this run's failure and not the sweep's end."""
+    from labelwise.training.run import train
+
+    planned, folder = outcome.planned, out / outcome.planned.name
+    try:
+        if outcome.status != "finished":
+            train(planned.recipe, folder, resume=outcome.status == "interrupted")
+        measured = None if test_split is None else measure_run(folder, planned, test_split)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        kind = "" if isinstance(error, LabelwiseError) else f"{type(error).__name__}: "
+        return replace(outcome, status="failed", reason=f"{kind}{reason}"[:300])
+    return replace(outcome, status="finished", measured=measured)
+
+
+def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]:
+    """Its predictions stay in the run folder, so that measuring again, and the report, take seconds."""
+    from labelwise.data.run_split import with_splits_of_run
+    from labelwise.insight.measured import measure_runs
+    from labelwise.insight.run import open_run
+
+    table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
+    workers = planned.recipe.workers
+    (measured,) = measure_runs([open_run(str(folder))], table, folder, bootstrap=0, workers=workers)
+    return measured.as_dict()
+
+
+@lru_cache(maxsize=2)  # the runs of a sweep use the same data
+def _table(source: str) -> LabelTable:
+    return open_data(source)

@@ -1,0 +1,34 @@
+"""All runs of a sweep see the same splits, whatever their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from labelwise.data.manifest_writer import write_manifest
+from labelwise.data.open import open_data
+from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.errors import LabelwiseError
+from labelwise.sweep.plan import PlannedRun
+
+FILE = "split.csv"
+
+
+def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) -> Path | None:
+    """Open the data before anything runs. If it has no splits, each training would make its own by its seed, and no two
+    seeds could be compared: they are made once, and the manifest that holds them is returned."""
+    sources = {run.recipe.data.source for run in runs}
+    if None in sources:
+        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
+    for source in sources:
+        table = open_data(str(source))
+        if table.split_names == ("",):
+            if len(sources) > 1:
+                raise LabelwiseError(f"{source} has no splits; make them first with: labelwise data split")
+            if not (out / FILE).exists():
+                out.mkdir(parents=True, exist_ok=True)
+                write_manifest(split_table(table, DEFAULT_FRACTIONS, seed=0), out / FILE)
+            return out / FILE
+        if test_split is not None:
+            table.select(test_split)  # raises, and lists the splits there are
+    return None

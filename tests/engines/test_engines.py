@@ -1,0 +1,224 @@
+"""Each engine against the PyTorch model, and which one `auto` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.data.sample import make_sample
+from labelwise.engines import choose
+from labelwise.engines.base import Engine, Family, relative_difference, thread_count
+from labelwise.engines.choose import open_engine
+from labelwise.engines.torch_engine import TorchEngine
+from labelwise.errors import LabelwiseError
+from labelwise.features import FeatureCache
+from labelwise.model import LabelModel, create_model
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for all tests of this file: they share the conversions."""
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path_factory.getbasetemp() / "engine-cache"))
+
+
+def small_model(seed: int = 0) -> LabelModel:
+    torch.manual_seed(seed)
+    return create_model("test_resnet", "gap", 5, weights="none", size=64).eval()
+
+
+@pytest.fixture(scope="module")
+def model() -> LabelModel:
+    return small_model()
+
+
+def noise(batch: int, size: int = 64) -> np.ndarray:
+    return np.random.default_rng(batch).standard_normal((batch, 3, size, size), np.float32)
+
+
+@pytest.mark.parametrize("family", ["torch", "onnxruntime", "openvino"])
+def test_an_engine_gives_the_models_logits(model: LabelModel, family: Family) -> None:
+    pytest.importorskip(family)
+    engine = open_engine(family, model, size=64)
+    assert engine.family == family
+    for images in (noise(1), noise(3), noise(2, 96), np.flip(noise(2), -1)):
+        with torch.no_grad():
+            expected = model(torch.from_numpy(images.copy())).numpy()
+        found = engine(np.ascontiguousarray(images))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    first = engine(noise(2))
+    kept = first.copy()
+    engine(noise(2) + 1)
+    assert (first == kept).all()  # a result is the caller's own
+
+
+def test_a_conversion_is_kept_and_a_changed_weight_is_another_network(
+    model: LabelModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    expected = open_engine("onnxruntime", model, size=64)(noise(2))
+    conversions: list[str] = []
+
+    def convert(module: Any, family: str, *_: Any, **__: Any) -> None:
+        conversions.append(family)
+        raise LabelwiseError("converting")
+
+    monkeypatch.setattr(choose, "convert", convert)
+    assert (open_engine("onnxruntime", model, size=64)(noise(2)) == expected).all()
+    assert conversions == []
+    other = small_model()
+    next(other.parameters()).data.view(-1)[0] += 1e-3
+    with pytest.raises(LabelwiseError, match="converting"):
+        open_engine("onnxruntime", other, size=64)
+
+
+class Delayed:
+    """An engine that gives what it is told to, after a while."""
+
+    def __init__(self, family: Family, model: LabelModel, seconds: float, error: float = 0.0) -> None:
+        self.family, self.model, self.seconds, self.error = family, model, seconds, error
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        import time
+
+        time.sleep(self.seconds)
+        return TorchEngine(self.model)(images) + np.float32(self.error)
+
+
+@pytest.fixture
+def fake(model: LabelModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """onnxruntime is faster than torch and right, openvino faster still and wrong; gives a list of the conversions."""
+    converted: list[str] = []
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path))
+
+    def convert(module: Any, family: Family, folder: Path, **_: Any) -> Path:
+        converted.append(family)
+        (folder / choose.FILES[family]).write_text(family)
+        return folder / choose.FILES[family]
+
+    def open_file(path: Path, family: Family) -> Engine:
+        right = family == "onnxruntime"
+        return Delayed(family, model, 0.03) if right else Delayed(family, model, 0.0, error=0.01)
+
+    monkeypatch.setattr(choose, "convert", convert)
+    monkeypatch.setattr(choose, "open_file", open_file)
+    monkeypatch.setattr(choose, "_torch_engine", lambda module: Delayed("torch", model, 0.2))
+    return converted
+
+
+def test_auto_takes_the_fastest_that_agrees_and_remembers_it(model: LabelModel, fake: list[str]) -> None:
+    said: list[str] = []
+    engine = open_engine("auto", model, size=64, images=500, batch_size=2, say=said.append)
+    assert engine.family == "onnxruntime"
+    assert fake == ["onnxruntime"]
+    assert "engine onnxruntime: the fastest here" in said[-1]
+    assert "without openvino: engine openvino gives other outputs" in said[-1]
+    said.clear()
+    again = open_engine("auto", model, size=64, images=3, batch_size=2, say=said.append)  # few, but it is known now
+    assert again.family == "onnxruntime"
+    assert fake == ["onnxruntime"]
+    assert len(said) == 1
+
+
+def test_auto_does_not_measure_for_a_few_images(model: LabelModel, fake: list[str]) -> None:
+    said: list[str] = []
+    engine = open_engine("auto", model, size=64, images=499, say=said.append)
+    assert isinstance(engine, TorchEngine)
+    assert engine.module is model
+    assert fake == []
+    assert said == []
+
+
+def test_another_machine_measures_again(model: LabelModel, fake: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    open_engine("auto", model, size=64, images=500, batch_size=2)
+    monkeypatch.setattr(choose, "_processor", lambda: "another one")
+    said: list[str] = []
+    assert open_engine("auto", model, size=64, images=1, batch_size=2, say=said.append).family == "torch"
+    assert open_engine("auto", model, size=64, images=900, batch_size=2, say=said.append).family == "onnxruntime"
+    assert fake == ["onnxruntime"]  # the converted network is good for all
+
+
+def test_a_memory_that_cannot_be_read_is_measured_again(model: LabelModel, fake: list[str], tmp_path: Path) -> None:
+    open_engine("auto", model, size=64, images=500, batch_size=2)
+    (choice,) = tmp_path.glob("engines/*/choice-*.json")
+    assert json.loads(choice.read_text())["family"] == "onnxruntime"
+    for damage in ("", "{", '{"family": "gpu"}', "[]"):
+        choice.write_text(damage)
+        assert open_engine("auto", model, size=64, images=500, batch_size=2).family == "onnxruntime"
+
+
+def test_an_engine_that_disagrees_is_refused_by_name(model: LabelModel, fake: list[str]) -> None:
+    with pytest.raises(LabelwiseError, match=r"openvino gives other outputs .*differ by"):
+        open_engine("openvino", model, size=64)
+
+
+def test_differences_are_relative_to_the_largest_output_and_nan_is_infinite() -> None:
+    big = np.float32([[1000.0, 0.0]])
+    assert relative_difference(big + np.float32(0.05), big) == pytest.approx(5e-5, rel=0.1)
+    assert relative_difference(np.float32([[0.1]]), np.float32([[0.0]])) == pytest.approx(0.1)
+    assert relative_difference(np.float32([[np.nan]]), np.float32([[0.0]])) == float("inf")
+    with pytest.raises(LabelwiseError, match=r"\[1, 2\] where the model gives \[1, 1\]"):
+        relative_difference(big, np.float32([[0.0]]))
+
+
+def test_the_number_of_threads_follows_openmps_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert thread_count() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert thread_count() >= 1
+
+
+def test_features_of_an_engine_are_close_and_in_a_store_of_their_own(model: LabelModel, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    table = make_sample(tmp_path / "sample", images=6, size=40)
+    options = {"folder": tmp_path / "cache", "batch_size": 4, "workers": 0, "progress": False}
+
+    def build(rows: list[int], engine: str) -> FeatureCache:
+        preprocessing = model.config.preprocessing
+        return FeatureCache.build(table.select(rows), model.backbone, preprocessing, engine=engine, **options)  # type: ignore[arg-type]
+
+    everything = list(range(6))
+    torch_maps = build(everything, "torch").batch(np.arange(6))
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    build([0, 3, 5], "onnxruntime")  # interrupted, so to say
+    pieces = build(everything, "onnxruntime").batch(np.arange(6))
+    about = [json.loads(file.read_text()).get("engine") for file in (tmp_path / "cache").glob("*/about.json")]
+    assert sorted(about, key=str) == [None, "onnxruntime"]
+    torch.testing.assert_close(pieces, torch_maps, rtol=2e-3, atol=1e-4)  # both are stored in half precision
+    in_one_go = FeatureCache.build(
+        table,
+        model.backbone,
+        model.config.preprocessing,
+        engine="onnxruntime",
+        **{**options, "folder": tmp_path / "other"},  # type: ignore[arg-type]
+    )
+    assert torch.equal(in_one_go.batch(np.arange(6), True), build(everything, "onnxruntime").batch(np.arange(6), True))
+
+
+def test_auto_goes_on_with_the_store_that_was_begun(
+    model: LabelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    table = make_sample(tmp_path / "sample", images=4, size=40)
+    parts = (model.backbone, model.config.preprocessing)
+    options: dict[str, Any] = {"folder": tmp_path / "cache", "batch_size": 4, "workers": 0, "progress": False}
+    FeatureCache.build(table.select([0, 1]), *parts, engine="onnxruntime", **options)
+    FeatureCache.build(table, *parts, engine="auto", **options)  # half of it is there
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    asked: list[str] = []
+
+    def opened(name: str, *arguments: Any, **keywords: Any) -> Engine:
+        asked.append(name)
+        return open_engine(name, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("labelwise.features.cache.open_engine", opened)
+    FeatureCache.build(table, *parts, engine="auto", **options)
+    assert asked == []  # complete: nothing is opened
+    other = small_model(1)
+    FeatureCache.build(table, other.backbone, model.config.preprocessing, engine="auto", **options)
+    assert asked == ["auto", "torch"]  # nothing there, and too little to measure

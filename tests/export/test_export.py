@@ -1,0 +1,272 @@
+"""Exported folders: the same logits, nothing written that disagrees, run without PyTorch, refused when damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.cli.evaluate import evaluate as evaluate_command
+from labelwise.cli.export import export
+from labelwise.data.sample import make_sample
+from labelwise.engines.base import Floats
+from labelwise.errors import LabelwiseError
+from labelwise.evaluation import evaluate, predict_logits
+from labelwise.export import find_export
+from labelwise.export.model import ExportedModel
+from labelwise.export.write import export_model
+from labelwise.heads import list_heads, preset
+from labelwise.heads.word_head import uses_words
+from labelwise.model import LabelModel, create_model, load_model
+from labelwise.tagger import Tagger, load
+
+pytest.importorskip("onnxruntime")
+
+LABELS = ("boat", "car", "cat", "dog", "sun")
+
+
+def small_model(backbone: str = "test_resnet", head: str = "hsq", size: int = 64) -> LabelModel:
+    torch.manual_seed(0)
+    options: dict[str, object] = {} if head in ("gap", "csra", "conse", "fast0tag") else {"dim": 16}
+    if uses_words(preset(head)):
+        options["word_vectors"] = torch.randn(len(LABELS), 12)
+    model = create_model(backbone, head, LABELS, weights="none", size=size, **options).eval()
+    thresholds = (0.2, 0.3, 0.4, 0.5, 0.6)
+    model.config = model.config.model_copy(update={"temperature": 1.3, "thresholds": thresholds})
+    return model
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`model/`, `onnx/` made of it on the command line, and pictures in `sample/`."""
+    folder = tmp_path_factory.mktemp("export")
+    small_model().save(folder / "model")
+    export(str(folder / "model"), out=folder / "onnx")
+    make_sample(folder / "sample", images=6, size=50)
+    return folder
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(root / "onnx", tmp_path / "copy"))
+
+
+def test_an_exported_tagger_says_what_the_model_says(root: Path) -> None:
+    expected, found = load(root / "model"), load(root / "onnx")
+    assert (found.labels, found.thresholds) == (expected.labels, expected.thresholds)
+    assert found.engine.family == "onnxruntime"
+    for one, other in zip(expected.predict(root / "sample"), found.predict(root / "sample", batch_size=4), strict=True):
+        assert other.labels == one.labels
+        assert other.all_scores == pytest.approx(one.all_scores, abs=1e-5)
+    with pytest.raises(LabelwiseError, match="neither attention nor"):
+        found.predict(root / "sample")[0].attention("dog")
+    with pytest.raises(LabelwiseError, match="labels of the exported model"):
+        load(root / "onnx", labels=["kite"])
+
+
+def test_openvino_runs_the_same_file(root: Path) -> None:
+    pytest.importorskip("openvino")
+    tagger = load(root / "onnx", engine="openvino")
+    assert tagger.engine.family == "openvino"
+    expected = load(root / "model").predict(root / "sample")
+    assert [p.labels for p in tagger.predict(root / "sample")] == [p.labels for p in expected]
+
+
+def test_an_exported_model_is_evaluated_like_the_model(root: Path) -> None:
+    exported = find_export(root / "onnx")
+    assert exported is not None
+    network, model = ExportedModel(exported), load_model(root / "model")
+    table = make_sample(root / "sample", images=6, size=50)
+    table = type(table).from_lists(table.images, [["cat"], ["dog"], [], ["sun", "cat"], ["boat"], ["car"]], LABELS)
+    options = {"workers": 0, "progress": False, "flip": True}
+    expected, found = predict_logits(model, table, **options), predict_logits(network, table, **options)
+    np.testing.assert_allclose(found.logits, expected.logits, atol=1e-5)
+    scores = [evaluate(one, table, bootstrap=0, **options).as_dict()["mAP"] for one in (model, network)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    with pytest.raises(LabelwiseError, match="leave out the cache and the scales"):
+        predict_logits(network, table, scales=(1.0, 2.0), workers=0, progress=False)
+
+
+def test_the_command_line_evaluates_an_export(root: Path, tmp_path: Path) -> None:
+    rows = [
+        f"{path},{label}" for path, label in zip(sorted((root / "sample" / "images").iterdir()), LABELS, strict=False)
+    ]
+    (tmp_path / "photos.csv").write_text("\n".join(["image,labels", *rows]) + "\n")
+    options = {"data": str(tmp_path / "photos.csv"), "split": "all", "workers": 0, "bootstrap": 0}
+    for source in ("model", "onnx"):
+        evaluate_command(str(root / source), json_file=tmp_path / f"{source}.json", **options)
+    results = [json.loads((tmp_path / f"{source}.json").read_text()) for source in ("model", "onnx")]
+    assert results[1]["mAP"] == pytest.approx(results[0]["mAP"], abs=1e-4)
+    assert results[1]["model"] == {**results[0]["model"], "source": str(root / "onnx")}
+    with pytest.raises(LabelwiseError, match="need the model itself"):
+        evaluate_command(str(root / "onnx"), save=True, fit_temperature=True, **options)
+
+
+def test_everything_is_inside_the_file_too(root: Path) -> None:
+    import onnx
+
+    inside = {entry.key: entry.value for entry in onnx.load(root / "onnx" / "model.onnx").metadata_props}
+    content = json.loads(inside["labelwise"])
+    model = load_model(root / "model")
+    assert tuple(content["model"]["labels"]) == LABELS
+    assert content["model"]["preprocessing"] == model.config.preprocessing.model_dump(mode="json")
+    assert content["model"]["thresholds"] == list(model.config.thresholds or ())
+    assert sorted(file.name for file in (root / "onnx").iterdir()) == ["config.json", "model.onnx"]
+
+
+def test_predicting_from_an_exported_model_imports_no_torch(root: Path) -> None:
+    picture = next((root / "sample" / "images").iterdir())
+    code = (
+        "import sys\nfrom labelwise.cli import main\n"
+        "try: main(['predict', *sys.argv[1:]])\n"
+        "except SystemExit as done: assert not done.code\n"
+        "assert 'onnxruntime' in sys.modules\n"
+        "assert not {'torch', 'timm', 'torchvision', 'onnx'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, str(root / "onnx"), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert picture.name in done.stdout
+
+
+def test_nothing_is_written_if_the_outputs_differ(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        family = "onnxruntime"
+
+        def __call__(self, images: Floats) -> Floats:
+            return np.zeros((len(images), len(LABELS)), np.float32)
+
+    monkeypatch.setattr("labelwise.export.write.convert", lambda *_, **__: tmp_path / "x")
+    monkeypatch.setattr("labelwise.export.write.open_file", lambda *_: Wrong())
+    before = sorted(file.read_bytes() for file in (root / "onnx").iterdir())
+    for out in (tmp_path / "new", root / "onnx"):
+        with pytest.raises(LabelwiseError, match=r"other logits than the model .*nothing was written"):
+            export_model(small_model(), "onnx", out)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(file.read_bytes() for file in (root / "onnx").iterdir()) == before
+
+
+def test_only_an_export_is_replaced(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for out in (tmp_path, root / "model"):  # a model is no export, though it has a config.json, too
+        with pytest.raises(LabelwiseError, match="is no export folder"):
+            export_model(small_model(), "onnx", out)
+    with pytest.raises(LabelwiseError, match=r"is an exported model.*name the one it was made from"):
+        load_model(root / "onnx")
+    with pytest.raises(LabelwiseError, match="belong together"):
+        export(str(root / "model"), out=tmp_path / "x", int8=True)
+
+
+# ---- folders that are damaged, mixed up or hostile
+
+
+def test_a_truncated_network(copy: Path) -> None:
+    file = copy / "model.onnx"
+    file.write_bytes(file.read_bytes()[:-2000])
+    with pytest.raises(LabelwiseError, match="not a network that can be run"):
+        load(copy)
+    file.write_bytes(b"")
+    with pytest.raises(LabelwiseError, match="not a network that can be run"):
+        load(copy)
+    file.unlink()
+    with pytest.raises(LabelwiseError, match=r"has no model\.onnx; copy the whole folder"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda c: c["model"].update(labels=LABELS[:3], thresholds=None),
+            "gives 5 logits where config.json has 3 labels",
+        ),
+        (lambda c: c["model"].update(labels=LABELS[::-1]), "are not those in config.json"),
+        (lambda c: c["model"].update(labels=["a"] * 5), "more than once"),
+        (lambda c: c["model"].update(thresholds=[0.5]), "1 thresholds for 5 labels"),
+        (lambda c: c["export"].update(kind="../../etc/passwd"), "kind"),
+        (lambda c: c["export"].update(kind="torch"), "can run code that is in it"),
+        (lambda c: c["export"].update(kind="openvino"), r"has no model\.xml"),
+        (lambda c: c.update(export=7), "it has no 'export' in it"),
+        (lambda c: c.update(model=None), "it has no 'model' in it"),
+        (lambda c: c.update(format=99), "another labelwise"),
+    ],
+)
+def test_a_config_that_does_not_belong_there(copy: Path, change: object, message: str) -> None:
+    content = json.loads((copy / "config.json").read_text())
+    change(content)  # type: ignore[operator]
+    (copy / "config.json").write_text(json.dumps(content))
+    with pytest.raises(LabelwiseError, match=message):
+        load(copy)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("place", ["../secret.bin", "absolute"])
+def test_weights_are_read_from_nowhere_else(copy: Path, tmp_path: Path, engine: str, place: str) -> None:
+    """ONNX lets a file name others that hold its weights."""
+    pytest.importorskip(engine)
+    import onnx
+
+    model = onnx.load(copy / "model.onnx")
+    weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    (tmp_path / "secret.bin").write_bytes(weight.raw_data)
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    location = str(tmp_path / "secret.bin") if place == "absolute" else place
+    onnx.external_data_helper.set_external_data(weight, location)
+    weight.ClearField("raw_data")
+    (copy / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(LabelwiseError, match="not a network that can be run"):
+        load(copy, engine=engine)  # type: ignore[arg-type]
+
+
+# ---- other formats, heads and backbones
+
+
+@pytest.mark.parametrize("kind", ["openvino", "torch"])
+def test_other_formats(kind: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "openvino":
+        pytest.importorskip("openvino")
+        # It is made from ONNX, and tracing the model again would take most of the time.
+        monkeypatch.setattr("labelwise.engines.convert._traced", lambda *_: None)
+        again = lambda _, path, __: shutil.copy(root / "onnx" / "model.onnx", path)  # noqa: E731
+        monkeypatch.setattr("labelwise.engines.convert._write_onnx", again)
+    about = export_model(load_model(root / "model"), kind, tmp_path / "out")  # type: ignore[arg-type]
+    assert about.difference is not None
+    assert about.difference < 1e-4
+    if kind == "torch":
+        with pytest.raises(LabelwiseError, match="can run code"):
+            load(tmp_path / "out")
+        extra = {"labelwise.json": ""}
+        program = torch.export.load(tmp_path / "out" / "model.pt2", extra_files=extra)
+        assert json.loads(extra["labelwise.json"])["model"]["labels"] == list(LABELS)
+        images = torch.randn(3, 3, 96, 64)
+        with torch.no_grad():
+            torch.testing.assert_close(program.module()(images), load_model(root / "model")(images), atol=1e-4, rtol=0)
+    else:
+        expected = Tagger(load_model(root / "model")).predict(root / "sample")
+        assert [p.labels for p in load(tmp_path / "out").predict(root / "sample")] == [p.labels for p in expected]
+        with pytest.raises(LabelwiseError, match="which engine onnxruntime cannot run"):
+            load(tmp_path / "out", engine="onnxruntime")
+
+
+CASES = [
+    (head, backbone)
+    for backbone in ("test_resnet", "test_vit", "swin_tiny_patch4_window7_224")
+    for head in list_heads()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "backbone"), CASES)
+def test_every_head_on_a_cnn_a_vit_and_a_swin(head: str, backbone: str, tmp_path: Path) -> None:
+    """`export_model` itself compares the outputs; formats take turns, as all come from the same trace."""
+    kinds = ("onnx", "openvino", "torch")
+    kind = kinds[CASES.index((head, backbone)) % 3]
+    about = export_model(small_model(backbone, head), kind, tmp_path / "out")
+    assert about.other_sizes == (backbone == "test_resnet")
+    assert about.difference is not None
