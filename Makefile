@@ -33,9 +33,9 @@ test-slow: $(INSTALLED) ## Also run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow
 
 bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
-	$(BIN)/python benchmarks/heads.py
+	$(BIN)/labelwise bench all --out benchmarks/results
 	$(BIN)/python benchmarks/metrics.py
-	$(BIN)/python benchmarks/train_cache.py
+	$(BIN)/python benchmarks/performance_page.py
 
 clean: ## Remove what the targets made
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache

@@ -78,9 +78,24 @@ def main() -> None:
                 result["rows"].append(row)
                 result |= {"unseen": recipe.data.unseen, "summary": summary(result["rows"])}
                 write(arguments.out, result)
-                print(
-                    source, variant, seed, f"ZSL {row['zsl']['mAP']:.1f} GZSL {row['gzsl']['mAP']:.1f}", file=sys.stderr
-                )
+                print(source, variant, seed, f"ZSL mAP {row['zsl']['mAP']:.1f}", file=sys.stderr)
+    print(markdown(result))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The summary as a table for the page."""
+
+    def cell(value: dict[str, float | None]) -> str:
+        return f"{value['mean']:.1f}" + ("" if value["spread"] is None else f" ± {value['spread']:.1f}")
+
+    chance = result["rows"][0]["chance"]
+    guesses = [chance["zsl"]["mAP"]] * 2 + [chance["gzsl"][name] for name in METRICS]
+    lines = ["| words | head | ZSL mAP | relative | GZSL mAP | F1 at 3 | F1 at 5 | seeds |", "|---" * 8 + "|"]
+    lines.append(f"| | chance | {' | '.join(f'{value:.1f}' for value in guesses)} | |")
+    for row in result["summary"]:
+        cells = [row["zsl"]["mAP"], row["zsl_relative"]["mAP"], *(row["gzsl"][name] for name in METRICS)]
+        lines.append(f"| {row['words']} | {row['variant']} | {' | '.join(map(cell, cells))} | {row['seeds']} |")
+    return "\n".join(lines)
 
 
 def recipe_of(variant: str, seed: int, words: str | None, arguments: argparse.Namespace) -> Recipe:

@@ -42,7 +42,7 @@ def decode(
     import torch
     from PIL import Image
 
-    from labelwise.bench.models import bench_model, bench_photos
+    from labelwise.bench.models import bench_model, bench_photos, model_name
     from labelwise.bench.timing import in_turns
     from labelwise.data.images import load_image
     from labelwise.data.inputs import InputTransform
@@ -93,7 +93,7 @@ def decode(
             Check("large JPEGs against plain Pillow", rows[1]["ratio"], 2),
             Check("pictures with another top label", rows[1]["other_top_label"], 0, at_most=True, unit=""),
         ],
-        settings={"images": len(paths), "model": model or "default"},
+        settings={"images": len(paths), "model": model_name(model)},
         bars={"ms": "ms"},
         unit="ms for a picture",
     )

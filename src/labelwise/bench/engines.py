@@ -46,7 +46,7 @@ def engines(
     """
     import numpy as np
 
-    from labelwise.bench.models import bench_model
+    from labelwise.bench.models import bench_model, model_name
     from labelwise.bench.timing import in_turns
     from labelwise.engines.base import relative_difference
 
@@ -76,7 +76,7 @@ def engines(
         ],
         rows,
         notes=[f"left out: {name} ({why})" for name, why in left_out.items()],
-        settings={"batch": batch, "size": size, "model": model or "default"},
+        settings={"batch": batch, "size": size, "model": model_name(model)},
         bars={"images_per_s": "images/s"},
         unit="images/s",
     ).publish(json, plot)

@@ -25,6 +25,15 @@ def bench_model(source: str | None) -> LabelModel:
     return create_model(BACKBONE, "hsq", LABELS, weights="auto", size=SIZE, dim=256).eval()
 
 
+def model_name(source: str | None) -> str:
+    """What a results file calls the model: where its folder lies is nobody's business.
+
+    >>> model_name("/home/me/runs/first"), model_name(None)
+    ('first', 'default')
+    """
+    return "default" if source is None else Path(source).name
+
+
 def bench_photos(folder: Path | None, count: int, drawn_in: Path) -> list[str]:
     """The first JPEGs of a folder, or drawn pictures of a size that photos have on the web."""
     from labelwise.data.sample import make_sample

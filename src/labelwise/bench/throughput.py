@@ -59,7 +59,7 @@ def throughput(
     import numpy as np
 
     from labelwise.bench.eager_loop import EagerLoop
-    from labelwise.bench.models import bench_model, bench_photos
+    from labelwise.bench.models import bench_model, bench_photos, model_name
 
     network = bench_model(model)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ def throughput(
         ],
         rows,
         notes=[f"left out: {name} ({why})" for name, why in left_out.items()],
-        settings={"images": len(paths), "batch": batch, "model": model or "default", "photos": photos is not None},
+        settings={"images": len(paths), "batch": batch, "model": model_name(model), "photos": photos is not None},
         bars={"images_per_s": "images/s"},
         unit="images/s, end to end",
     )

@@ -162,8 +162,8 @@ def labels_are_independent(model: LabelModel) -> bool:
 
 
 def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits of unseen labels [M, U] minus the log-sum-exp of the seen ones' [M, S]: an image that a seen label explains
-    well ranks lower. Within an image nothing changes, so this is about mAP alone.
+    """Logits of unseen labels [M, U] minus the log-sum-exp of the seen ones' [M, S]: an image that a seen label
+    explains well ranks lower. Within an image nothing changes, so this is about mAP alone.
 
     >>> relative_to_seen(np.array([[1.0], [1.0]]), np.array([[2.0, -50.0], [-3.0, -50.0]])).tolist()
     [[-1.0], [4.0]]
