@@ -75,6 +75,8 @@ def heads(
     parts: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         *(("timm", lambda n=n, k=k: _against_timm(n, k, batch, seconds, memory)) for n, k in TABLE_9 + MORE),
         *(("literal", lambda n=n: _against_literal(n, batch, seconds, memory)) for n in (1, 16)),
+        # How much of that is batching: the same loops without the output that the logits never read.
+        *(("task loops", lambda n=n: _against_literal(n, batch, seconds, False, shared_output=False)) for n in (1, 16)),
         *(("q2l", lambda n=n, d=d: _against_q2l(n, d, batch, seconds, memory)) for n, d in ((20, 256), (80, 512))),
         ("absorbed", lambda: _absorbed(batch, seconds)),
         ("growth", lambda: _growth(growth_backbone, batch, seconds)),
@@ -189,7 +191,9 @@ def _against_timm(labels: int, queries: int, batch: int, seconds: float, memory:
     return row | (_memory("ml-decoder", "timm ml-decoder", labels, options, batch) if memory else {})
 
 
-def _against_literal(shared_experts: int, batch: int, seconds: float, memory: bool) -> dict[str, Any]:
+def _against_literal(
+    shared_experts: int, batch: int, seconds: float, memory: bool, shared_output: bool = True
+) -> dict[str, Any]:
     """The hybrid sharing layers alone: they are what Algorithm 1 describes."""
     from torch import nn
 
@@ -199,7 +203,7 @@ def _against_literal(shared_experts: int, batch: int, seconds: float, memory: bo
 
     labels, dim = 80, 512
     experts = HybridSharing(labels, dim, ExpertsConfig(experts="hybrid", shared_experts=shared_experts))
-    literal = literal_copy(experts, labels, shared_experts, own=1)
+    literal = literal_copy(experts, labels, shared_experts, own=1, shared_output=shared_output)
 
     class OnQueries(nn.Module):
         """Takes the place of a head: the map [B, 2048, 7, 7] gives the queries' vectors [B, L, D]."""
@@ -219,7 +223,8 @@ def _against_literal(shared_experts: int, batch: int, seconds: float, memory: bo
     ours, theirs = OnQueries(experts, True), OnQueries(literal, False)
     case = f"hsq's layers, D={dim}, n_s={shared_experts}"
     pairs = Pair(ours, ours), Pair(theirs, theirs)
-    row = _row((case, "Algorithm 1"), (labels, labels, 7), *pairs, batch, seconds)
+    peer = "Algorithm 1" if shared_output else "Algorithm 1 without its shared output"
+    row = _row((case, peer), (labels, labels, 7), *pairs, batch, seconds)
     options = {"dim": dim, "shared_experts": shared_experts}
     return row | (_memory("hsq", "literal hsq", labels, options, batch) if memory else {})
 

@@ -20,7 +20,7 @@ class LiteralLayer(nn.Module):
         self.shared_experts = nn.ModuleList(nn.Linear(d_in, d_out) for _ in range(shared))
         self.task_gates = nn.ModuleList(nn.Linear(d_in, own + shared) for _ in range(labels))
         self.shared_gate = nn.Linear(d_in, labels * own + shared)
-        self.with_shared_output = True
+        self.with_shared_output = True  # False: only what the logits read
 
     def forward(self, x_task: Tensor, x_shared: Tensor) -> tuple[Tensor, Tensor]:
         y_shared: list[Tensor] = []
@@ -59,10 +59,16 @@ class LiteralHybridSharing(nn.Module):
 
 
 @torch.no_grad()
-def literal_copy(ours: HybridSharing, labels: int, shared: int, own: int) -> LiteralHybridSharing:
+def literal_copy(
+    ours: HybridSharing, labels: int, shared: int, own: int, *, shared_output: bool = True
+) -> LiteralHybridSharing:
     """The same layers with the same weights, as loops. `ours` needs linear experts, linear gates and ReLU."""
-    layers = [layer for layer in ours.layers if isinstance(layer, HybridSharingLayer)]
-    return LiteralHybridSharing([_literal_layer(layer, labels, shared, own) for layer in layers])
+    layers = [
+        _literal_layer(layer, labels, shared, own) for layer in ours.layers if isinstance(layer, HybridSharingLayer)
+    ]
+    for layer in layers:
+        layer.with_shared_output = shared_output
+    return LiteralHybridSharing(layers)
 
 
 def _literal_layer(ours: HybridSharingLayer, labels: int, shared: int, own: int) -> LiteralLayer:

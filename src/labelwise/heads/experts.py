@@ -5,6 +5,7 @@ Vectors are query-major here, [K, B, d]: see `expert_banks`. K is the number of 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,17 @@ from labelwise.heads.expert_banks import ExpertBank, create_bank
 from labelwise.heads.from_query import QueryMade, QueryMadeBank, QueryMadeLinear, QueryMadeMlp
 from labelwise.heads.per_query import per_query_mlp
 
-_ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "none": nn.Identity}
+# From here on a product is faster than the sum of a [K, B, E, d_o] that has to be written first; below, it is slower.
+_MANY_EXPERTS = 8
+
+# ReLU in place: what comes before it is a product that nobody else reads, and writing a second copy costs more.
+_ACTIVATIONS = {
+    "relu": partial(nn.ReLU, inplace=True),
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "none": nn.Identity,
+}
 
 
 class HybridSharingLayer(nn.Module):
@@ -169,4 +180,6 @@ def _join(outputs: list[Tensor]) -> Tensor:
 
 def _mix(weights: Tensor, y: Tensor) -> Tensor:
     """Weighted sum over experts: [K, B, E], [K, B, E, d_o] -> [K, B, d_o]."""
-    return (weights.unsqueeze(-1) * y).sum(dim=2)
+    if y.shape[2] < _MANY_EXPERTS:
+        return (weights.unsqueeze(-1) * y).sum(dim=2)
+    return (weights.unsqueeze(2) @ y).squeeze(2)
