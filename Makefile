@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## Draw a sample set, train HSQ and GAP, evaluate, predict, write demo/report.html
+demo: $(INSTALLED) ## Tag some photos, draw a sample set, train HSQ and GAP, evaluate, predict, write demo/report.html
 	$(BIN)/labelwise demo --out demo
 
 test: lint ## Lint, type-check and run the tests

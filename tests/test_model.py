@@ -173,3 +173,26 @@ def test_details_of_a_model_say_where_it_looked() -> None:
     details = small_model().details(torch.randn(2, 3, 64, 96))
     assert details.label_attention.shape == (2, 4, 2, 3)
     assert len(details.gates) == 2
+
+
+def test_a_compact_folder_gives_the_same_answers(tmp_path: Path) -> None:
+    """Half the bytes for what was trained, and none for a frozen backbone that pip installs."""
+    model = lw.create_model("tf_efficientnet_lite0", "hsq", ("cat", "dog"), size=64, dim=32)
+    images = torch.randn(2, 3, 64, 64)
+    before = model.eval()(images)
+    for folder, compact in (("whole", False), ("small", True)):
+        model.save(tmp_path / folder, compact=compact)
+    sizes = {name: (tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "small")}
+    head = sum(parameter.numel() * 4 for parameter in model.head.parameters())
+    assert sizes["small"] < 0.6 * head < sizes["whole"]
+    assert torch.allclose(lw.load_model(tmp_path / "small")(images), before, atol=1e-2)
+    assert torch.equal(lw.load_model(tmp_path / "whole")(images), before)
+
+    with torch.no_grad():  # a backbone that has learned something has to be saved
+        next(model.backbone.parameters()).add_(0.01)
+    trained = model(images)
+    model.save(tmp_path / "trained", compact=True)
+    assert torch.allclose(lw.load_model(tmp_path / "trained")(images), trained, atol=5e-2)
+    assert 0.4 < (tmp_path / "trained" / "model.safetensors").stat().st_size / sizes["whole"] < 0.6
+    lw.load_model(tmp_path / "small").save(tmp_path / "again", compact=True)  # halves of halves are the same
+    assert (tmp_path / "again" / "model.safetensors").stat().st_size == sizes["small"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from labelwise.data.images import Encoded
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.model import LabelModel, create_model
@@ -137,6 +139,48 @@ def test_a_picture_given_as_pil_is_turned_upright_as_a_file_is(tagger: Tagger, p
     assert from_picture.all_scores == pytest.approx(from_file.all_scores, abs=1e-6)
     assert from_file.all_scores != pytest.approx(tagger.predict(pictures[0])[0].all_scores, abs=1e-4)
     assert from_picture.picture().tobytes() == from_file.picture().tobytes()
+
+
+def test_bytes_with_a_name(tagger: Tagger, pictures: list[str]) -> None:
+    data = Path(pictures[0]).read_bytes()
+    given, empty, direct = tagger.predict(
+        [Encoded("upload.bin", data), Encoded("b", b""), pictures[0]], on_bad_image="skip"
+    )
+    assert given.image == "upload.bin"
+    assert given.all_scores == pytest.approx(direct.all_scores, abs=1e-5)
+    assert given.picture().tobytes() == direct.picture().tobytes()
+    assert given.attention("dog") == pytest.approx(direct.attention("dog"))
+    assert empty.error == "image 'b' cannot be decoded (empty file)"
+    assert tagger.predict(Encoded("alone", data))[0].image == "alone"
+
+
+def test_other_choices_of_one_prediction(tagger: Tagger, pictures: list[str]) -> None:
+    prediction = tagger.predict(pictures[0])[0]
+    scores = prediction.all_scores
+    assert prediction.choose() == dict(zip(prediction.labels, prediction.scores, strict=True))
+    assert list(prediction.choose(top=2).items()) == list(scores.items())[:2]
+    third = list(scores.values())[2]
+    assert list(prediction.choose(threshold=third)) == list(scores)[:3]  # a score equal to it passes
+    assert list(prediction.choose(top=2, threshold=third)) == list(scores)[:2]
+    assert list(prediction.choose(top=9, threshold=third)) == list(scores)[:3]
+    assert prediction.choose(threshold=0.8) == Tagger(tagger.model, threshold=0.8).predict(pictures[0])[0].choose()
+    with pytest.raises(LabelwiseError, match="between 0 and 1"):
+        prediction.choose(threshold=80)
+    with pytest.raises(LabelwiseError, match="leave the threshold out"):
+        Tagger(small_model(task="single-label")).predict(pictures[0])[0].choose(threshold=0.1)
+
+
+def test_a_prediction_as_json_and_as_text(tagger: Tagger, pictures: list[str]) -> None:
+    sources = [pictures[0], Image.open(pictures[0]), "none.jpg"]
+    named, unnamed, missing = tagger.predict(sources, on_bad_image="skip")
+    assert json.loads(json.dumps(named.to_dict())) == {"image": pictures[0], "labels": named.choose()}
+    everything = named.to_dict(top=1, all_scores=True)
+    assert everything == {"image": pictures[0], "labels": named.choose(top=1), "all_scores": named.all_scores}
+    assert unnamed.to_dict(threshold=1.0) == {"image": None, "labels": {}}
+    assert missing.to_dict(all_scores=True) == {"image": "none.jpg", "error": missing.error}
+    best = f"{named.labels[0]} {named.scores[0]:.2f}" if named.labels else "no label"
+    assert repr(named).startswith(f"<Prediction {pictures[0]}: {best}")
+    assert "no such file" in repr(missing)
 
 
 def test_broken_pictures(tagger: Tagger, pictures: list[str], tmp_path: Path) -> None:

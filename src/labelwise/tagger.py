@@ -7,26 +7,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.data.images import BadImageError, OnBadImage, as_rgb, load_image
+from labelwise.bundled import default_model
+from labelwise.data.images import BadImageError, Encoded, OnBadImage, as_rgb, load_image
 from labelwise.data.inputs import InputTransform
 from labelwise.data.readers.base import is_image
 from labelwise.engines.base import Engine, EngineName, Floats, thread_count
 from labelwise.errors import LabelwiseError, unknown_name
 from labelwise.export.folder import Exported, find_export
+from labelwise.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from labelwise.model import LabelModel
 
-Source = str | Path | Image.Image
+Source = str | Path | Image.Image | Encoded
 Sources = Source | Iterable[Source]
+Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
 
 
 class Prediction:
@@ -36,12 +40,11 @@ class Prediction:
     gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
     """
 
-    def __init__(
-        self, tagger: Tagger, image: str | Image.Image, values: Floats | None, error: str | None = None
-    ) -> None:
-        self.image = image  # the path as given, or the picture itself
+    def __init__(self, tagger: Tagger, source: Picture, values: Floats | None, error: str | None = None) -> None:
+        # The path as given, the name of what was given as bytes, or the picture itself.
+        self.image: str | Image.Image = source.name if isinstance(source, Encoded) else source
         self.error = error
-        self._tagger = tagger
+        self._tagger, self._source = tagger, source
         self._values = np.zeros(0, np.float32) if values is None else values  # [N], in the order of the model's labels
 
     @cached_property
@@ -72,14 +75,38 @@ class Prediction:
     def thresholds(self) -> dict[str, float]:
         return self._tagger.thresholds
 
+    def choose(self, top: int | None = None, threshold: float | None = None) -> dict[str, float]:
+        """Labels with their scores, best first: those that apply, or by another choice for this picture.
+
+        `threshold` is one for all labels; `top` alone gives the K best whatever their thresholds, with `threshold` at
+        most K of those that reach it.
+        """
+        if threshold is not None:
+            check_threshold(threshold, self._tagger.config.task)
+            limit = np.float32(threshold)
+            chosen = {label: score for label, score in self.all_scores.items() if score >= limit}
+        else:
+            chosen = dict(zip(self.labels, self.scores, strict=True)) if top is None else self.all_scores
+        return dict(islice(chosen.items(), top))
+
+    def to_dict(
+        self, *, top: int | None = None, threshold: float | None = None, all_scores: bool = False
+    ) -> dict[str, Any]:
+        """For JSON: `image` (null for a picture that has no name), and `labels` of `choose` or the `error`."""
+        about: dict[str, Any] = {"image": self.image if isinstance(self.image, str) else None}
+        if self.error is not None:
+            return about | {"error": self.error}
+        about["labels"] = self.choose(top, threshold)
+        return about | {"all_scores": self.all_scores} if all_scores else about
+
     @property
-    def resize(self) -> Literal["squash", "crop", "pad"]:
+    def preprocessing(self) -> Preprocessing:
         """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
-        return self._tagger.config.preprocessing.resize
+        return self._tagger.config.preprocessing
 
     def picture(self) -> Image.Image:
         """The picture itself: upright 8-bit RGB."""
-        return _decode(self.image)
+        return _decode(self._source)
 
     def attention(self, label: str) -> Floats:
         """Where the model looked for `label`, [H, W], sums to 1.
@@ -99,7 +126,7 @@ class Prediction:
         """The maps of all queries, [K, H, W], and the query of each label, [N]."""
         if self.error is not None:
             raise LabelwiseError(self.error)
-        return self._tagger.query_maps(self.image)
+        return self._tagger.query_maps(self._source)
 
     def __repr__(self) -> str:
         said = self.error or ", ".join(f"{n} {s:.2f}" for n, s in zip(self.labels, self.scores, strict=True))
@@ -118,10 +145,8 @@ class Tagger:
     ) -> None:
         self.config, self._model = model.config, model
         self.labels = self.config.labels
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
-        if threshold is not None and self.config.task == "single-label":
-            raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
+        if threshold is not None:
+            check_threshold(threshold, self.config.task)
         limits = [threshold] * len(self.labels) if threshold is not None else self.config.thresholds
         self.thresholds = dict(zip(self.labels, limits or [0.5] * len(self.labels), strict=True))
         # As exact as the scores are, or one equal to its threshold would not pass it: [N].
@@ -152,9 +177,10 @@ class Tagger:
     ) -> list[Prediction]:
         """One prediction per picture, in their order.
 
-        `images` is a path, a PIL picture, a folder (searched with all folders in it, in alphabetical order) or any mix
-        of these in a list. A picture that cannot be decoded raises, or with `on_bad_image="skip"` gives a prediction
-        with an `error`. Millions of pictures: use `stream`, which keeps only what it works on in memory.
+        `images` is a path, a PIL picture, `Encoded` bytes with a name, a folder (searched with all folders in it, in
+        alphabetical order) or any mix of these in a list. A picture that cannot be decoded raises, or with
+        `on_bad_image="skip"` gives a prediction with an `error`. Millions of pictures: use `stream`, which keeps only
+        what it works on in memory.
         """
         if not progress:
             return list(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
@@ -171,7 +197,7 @@ class Tagger:
         """`predict` one after the other: while the model works on a batch, threads decode the next one."""
         if batch_size < 1:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
-        waiting: deque[tuple[str | Image.Image, Future[Floats]]] = deque()
+        waiting: deque[tuple[Picture, Future[Floats]]] = deque()
         pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")  # Pillow releases Python's lock
         try:
             for source in find_images(images):
@@ -183,7 +209,7 @@ class Tagger:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def query_maps(self, source: str | Image.Image) -> tuple[Floats, NDArray[np.int64]]:
+    def query_maps(self, source: Picture) -> tuple[Floats, NDArray[np.int64]]:
         """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
         import torch
 
@@ -200,13 +226,11 @@ class Tagger:
             details = self.model.details(image.to(next(self.model.parameters()).device))
         return details.attention[0].float().cpu().numpy(), details.label_query.cpu().numpy()
 
-    def _input(self, source: str | Image.Image) -> Floats:
+    def _input(self, source: Picture) -> Floats:
         """[3, size, size]; runs in a thread."""
         return self._transform(_decode(source, at_least=self._transform.at_least))
 
-    def _batch(
-        self, waiting: list[tuple[str | Image.Image, Future[Floats]]], on_bad_image: OnBadImage
-    ) -> Iterator[Prediction]:
+    def _batch(self, waiting: list[tuple[Picture, Future[Floats]]], on_bad_image: OnBadImage) -> Iterator[Prediction]:
         inputs: list[Floats] = []
         errors: list[str | None] = []
         for _, future in waiting:
@@ -228,9 +252,16 @@ class Tagger:
         return scores
 
 
-def find_images(images: Sources) -> Iterator[str | Image.Image]:
+def check_threshold(threshold: float, task: str) -> None:
+    if not 0 <= threshold <= 1:
+        raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
+    if task == "single-label":
+        raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
+
+
+def find_images(images: Sources) -> Iterator[Picture]:
     """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
-    if isinstance(images, Image.Image):
+    if isinstance(images, Image.Image | Encoded):
         yield images
     elif isinstance(images, str | Path):
         yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
@@ -258,7 +289,7 @@ def _below(folder: str) -> Iterator[str]:
 _OPENED_LAZILY = Lock()
 
 
-def _decode(source: str | Image.Image, at_least: int | None = None) -> Image.Image:
+def _decode(source: Picture, at_least: int | None = None) -> Image.Image:
     if not isinstance(source, Image.Image):
         return load_image(source, at_least=at_least)
     try:
@@ -270,7 +301,7 @@ def _decode(source: str | Image.Image, at_least: int | None = None) -> Image.Ima
 
 
 def load(
-    source: str | Path,
+    source: str | Path | None = None,
     *,
     threshold: float | None = None,
     engine: EngineName | None = None,
@@ -280,12 +311,14 @@ def load(
     say: Callable[[str], None] | None = None,
     **hub_options: Any,
 ) -> Tagger:
-    """A tagger from a run folder, a model folder, an exported model or a hub id, on the GPU if there is one.
+    """A tagger from a run folder, a model folder, an exported model or a hub id, on the GPU if there is one; without
+    any, the one that comes with labelwise.
 
     `engine` runs it: torch, onnxruntime, openvino, or with "auto" the fastest of these, which is measured (once, about
     half a minute) when at least 500 `images` are to be predicted; `say` is told what was chosen. None is the model as
     it is, or what the exported file is for. `labels` are other labels for a model that works on words.
     """
+    source = default_model() if source is None else source
     exported = find_export(source)
     if exported is not None:
         if labels is not None:

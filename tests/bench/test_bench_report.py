@@ -61,7 +61,7 @@ def test_the_numbers_on_the_page_are_those_of_the_results(page: ModuleType) -> N
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.with_results(text, page.RESULTS) == text, "run: python benchmarks/performance_page.py"
     named = {match["name"] for match in page.SECTION.finditer(text)}
-    assert named == {"heads", "scaling", "throughput", "engines", "decode", "train", "memory"}
+    assert named == {"heads", "scaling", "throughput", "engines", "decode", "train", "memory", "serve"}
 
 
 def test_the_snippet_of_the_page_runs(page: ModuleType) -> None:

@@ -11,7 +11,9 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,51 +132,51 @@ def _read_to_the_end(terminal: int) -> str:
 def test_top_and_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = folder / "sample" / "images" / "00000.jpg"
     scores = load(folder / "run").predict(image)[0].all_scores
-    predict(str(folder / "run"), [image], top=3)
+    predict(str(folder / "run"), str(image), top=3)
     best = [f"{label} {score:.2f}" for label, score in scores.items()]
     assert capsys.readouterr().out == "   ".join([str(image), *best[:3]]) + "\n"
     between = sum(list(scores.values())[1:3]) / 2  # between the second and the third
-    predict(str(folder / "run"), [image], top=3, threshold=between)
+    predict(str(folder / "run"), str(image), top=3, threshold=between)
     assert capsys.readouterr().out == "   ".join([str(image), *best[:2]]) + "\n"
-    predict(str(folder / "run"), [image], threshold=1.0)
+    predict(str(folder / "run"), str(image), threshold=1.0)
     out = capsys.readouterr().out
     assert "no label   (" in out
     assert best[0] in out
     with pytest.raises(LabelwiseError, match="--top 0"):
-        predict(str(folder / "run"), [image], top=0)
+        predict(str(folder / "run"), str(image), top=0)
     with pytest.raises(LabelwiseError, match="no such file or folder"):
-        predict(str(folder / "run"), [folder / "nowhere"])
+        predict(str(folder / "run"), str(folder / "nowhere"))
 
 
 def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"oops")
     good = folder / "sample" / "images" / "00000.jpg"
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
-        predict(str(folder / "run"), [good, tmp_path / "bad.jpg"], json_file=tmp_path / "x.json", batch_size=1)
+        predict(str(folder / "run"), str(good), str(tmp_path / "bad.jpg"), json_file=tmp_path / "x.json", batch_size=1)
     assert [entry["image"] for entry in json.loads((tmp_path / "x.json").read_text())] == [str(good)]
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
-        predict(str(folder / "run"), [tmp_path / "bad.jpg"], json_file=tmp_path / "y.json")
+        predict(str(folder / "run"), str(tmp_path / "bad.jpg"), json_file=tmp_path / "y.json")
     assert json.loads((tmp_path / "y.json").read_text()) == []
 
 
 def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     image = folder / "sample" / "images" / "00000.jpg"
-    explain(str(folder / "run"), image, out=tmp_path / "new" / "why.png", top=2)
+    explain(str(folder / "run"), str(image), out=tmp_path / "new" / "why.png", top=2)
     best = list(load(folder / "run").predict(image)[0].all_scores)[:2]
     assert capsys.readouterr().out.strip() == f"{tmp_path / 'new' / 'why.png'}: {', '.join(best)}"
     two = Image.open(tmp_path / "new" / "why.png")
     assert two.format == "PNG"
-    explain(str(folder / "run"), image, out=tmp_path / "one.png", labels="hot dog")
+    explain(str(folder / "run"), str(image), out=tmp_path / "one.png", labels="hot dog")
     assert Image.open(tmp_path / "one.png").width < two.width  # fewer panels
     with pytest.raises(LabelwiseError, match="did you mean 'boat'"):
-        explain(str(folder / "run"), image, out=tmp_path / "x.png", labels="boot")
+        explain(str(folder / "run"), str(image), out=tmp_path / "x.png", labels="boot")
     with pytest.raises(LabelwiseError, match="'gap' has no attention"):
-        explain(str(folder / "gap"), image, out=tmp_path / "x.png", method="attention")
+        explain(str(folder / "gap"), str(image), out=tmp_path / "x.png", method="attention")
     with pytest.raises(LabelwiseError, match=r"\.png, \.pdf or \.svg"):
-        explain(str(folder / "run"), image, out=tmp_path / "x.txt")
+        explain(str(folder / "run"), str(image), out=tmp_path / "x.txt")
     with pytest.raises(LabelwiseError, match="is a folder"):
-        explain(str(folder / "run"), image.parent, out=tmp_path / "x.png")
+        explain(str(folder / "run"), str(image.parent), out=tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
 
 
@@ -186,19 +188,26 @@ def test_the_page_about_predicting_runs_as_it_stands(
     page = (Path(__file__).resolve().parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
     labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
     create_model("resnet10t", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
+    bundled = SimpleNamespace(default_model=lambda: tmp_path / "demo" / "hsq")
+    monkeypatch.setitem(sys.modules, "labelwise.bundled", bundled)
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^    labelwise (.*)$", page, re.MULTILINE)
-    assert len(commands) == 4
-    for command in commands:
+    commands = re.findall(r"^    (?:(find .*) \| )?labelwise (.*)$", page, re.MULTILINE)
+    assert len(commands) == 8
+    for piped, command in commands:
+        if piped:
+            found = subprocess.run(shlex.split(piped), capture_output=True, check=True).stdout
+            monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(found)))
         with pytest.raises(SystemExit) as done:
             main(shlex.split(command))
-        assert not done.value.code
-    assert "00023.jpg" in capsys.readouterr().out
+        assert not done.value.code, command
+        said = capsys.readouterr()
+        assert len(said.out.splitlines()) == (24 if piped else 0 if "--resume" in command else said.out.count("\n"))
+    assert len(list(Path("keywords/demo/sample/images").glob("*.xmp"))) == 24
     assert len(open_data("tags.csv?separator=|")) == len(json.loads(Path("tags.json").read_text())) == 24
     assert Path("why.png").exists()
     assert Path("why.svg").exists()
     snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(snippets) == 5
+    assert len(snippets) == 7
     names: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(snippet, "docs/predict.md", "exec"), names)

@@ -49,7 +49,7 @@ def test_the_engine_asked_for_runs_the_model_and_says_so(
         return Constant()
 
     monkeypatch.setattr("labelwise.engines.choose.open_engine", open_engine)
-    predict(str(folder / "run"), [folder / "sample"], engine="onnxruntime", batch_size=4)
+    predict(str(folder / "run"), str(folder / "sample"), engine="onnxruntime", batch_size=4)
     said = capsys.readouterr()
     assert asked == [("onnxruntime", 10, 4)]
     assert "chosen" in said.err
@@ -57,9 +57,9 @@ def test_the_engine_asked_for_runs_the_model_and_says_so(
 
 
 def test_torch_gives_the_same_optimised_or_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    predict(str(folder / "run"), [folder / "sample"], top=4)
+    predict(str(folder / "run"), str(folder / "sample"), top=4)
     few = capsys.readouterr()
-    predict(str(folder / "run"), [folder / "sample"], top=4, engine="torch")
+    predict(str(folder / "run"), str(folder / "sample"), top=4, engine="torch")
     optimised = capsys.readouterr()
     assert optimised.err == ""
     assert optimised.out == few.out
@@ -67,13 +67,13 @@ def test_torch_gives_the_same_optimised_or_not(folder: Path, capsys: pytest.Capt
 
 def test_other_labels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = folder / "sample" / "images" / "00000.jpg"
-    predict(str(folder / "words"), [image], top=9)
+    predict(str(folder / "words"), str(image), top=9)
     everything = capsys.readouterr().out
-    predict(str(folder / "words"), [image], top=9, labels="sun, boat,")
+    predict(str(folder / "words"), str(image), top=9, labels="sun, boat,")
     said = capsys.readouterr().out
     assert "car" not in said.replace(str(image), "")
     for name in ("sun", "boat"):
         score = everything.partition(f"{name} ")[2][:4]
         assert f"{name} {score}" in said  # each label has its own query: the others do not matter
     with pytest.raises(LabelwiseError, match="word"):
-        predict(str(folder / "run"), [image], labels="sun, boat")
+        predict(str(folder / "run"), str(image), labels="sun, boat")

@@ -76,7 +76,7 @@ def test_the_page_runs_as_it_stands(
 )
 def test_mistakes_are_named_before_a_model_is_loaded(options: dict[str, object], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
-        explain("no-such-model", **options)  # type: ignore[arg-type]
+        explain("owner/no-such-model", **options)  # type: ignore[arg-type]
 
 
 def test_a_head_without_experts_says_so_and_a_picture_needs_a_file(folder: Path) -> None:
@@ -84,4 +84,4 @@ def test_a_head_without_experts_says_so_and_a_picture_needs_a_file(folder: Path)
     with pytest.raises(LabelwiseError, match="no experts"):
         explain(str(folder / "demo" / "gap"), experts=True, data=data)
     with pytest.raises(LabelwiseError, match="--out"):
-        explain(str(folder / "demo" / "hsq"), folder / "demo" / "sample" / "images" / "00000.jpg")
+        explain(str(folder / "demo" / "hsq"), str(folder / "demo" / "sample" / "images" / "00000.jpg"))

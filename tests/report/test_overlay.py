@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,28 +22,34 @@ from labelwise.tagger import Tagger
 GREY = Image.new("RGB", (80, 40), (100, 100, 100))
 
 
-def change(attention: np.ndarray, resize: str) -> np.ndarray:
+SQUASH, CROP = Preprocessing(resize="squash"), Preprocessing(resize="crop")
+
+
+def change(attention: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     """How much the overlay changes each pixel of a grey picture, [h, w]."""
-    mixed = np.asarray(overlay(GREY, attention, resize), np.float64)  # type: ignore[arg-type]
+    mixed = np.asarray(overlay(GREY, attention, preprocessing), np.float64)
     return np.abs(mixed - 100).sum(axis=-1)
 
 
-@pytest.mark.parametrize("resize", ["squash", "crop", "pad"])
-def test_warm_where_the_model_looked(resize: str) -> None:
+@pytest.mark.parametrize(
+    "way", [{"resize": "squash"}, {"resize": "crop"}, {"resize": "crop", "crop_ratio": 0.8}, {"resize": "pad"}]
+)
+def test_warm_where_the_model_looked(way: dict[str, Any]) -> None:
     """A white spot runs through the model's own preprocessing; its brightness is the map; the overlay must hit it."""
     spot = Image.new("RGB", (80, 40))
     spot.paste((255, 255, 255), (26, 6, 36, 16))
-    seen = eval_transform(Preprocessing(size=16, resize=resize))(spot).mean(dim=0).numpy()  # type: ignore[arg-type]
+    preprocessing = Preprocessing(size=16, **way)
+    seen = eval_transform(preprocessing)(spot).mean(dim=0).numpy()
     seen = seen * (np.abs(seen - 128 / 255) > 0.01)  # the bars of `pad` are grey, and no spot
-    warm = change(seen / seen.sum(), resize)
+    warm = change(seen / seen.sum(), preprocessing)
     rows, columns = np.nonzero(warm > warm.max() * 0.6)
     assert rows.mean() == pytest.approx(10.5, abs=1.5)
     assert columns.mean() == pytest.approx(30.5, abs=1.5)
 
 
 def test_what_the_model_did_not_see_stays_as_it_is() -> None:
-    warm = change(np.array([[0.1, 0.4], [0.4, 0.1]]), "crop")
-    left, top, right, bottom = seen_box(80, 40, "crop")
+    warm = change(np.array([[0.1, 0.4], [0.4, 0.1]]), CROP)
+    left, top, right, bottom = seen_box(80, 40, CROP)
     assert warm[:, :left].max() == warm[:, right:].max() == 0
     assert warm[top:bottom, left:right].max() > 100
 
@@ -57,12 +64,12 @@ def test_the_picture_stays_visible_where_it_is_hottest() -> None:
 
 
 def test_even_attention_shows_nothing_and_small_differences_little() -> None:
-    assert change(np.full((3, 3), 1 / 9), "squash").max() == 0
+    assert change(np.full((3, 3), 1 / 9), SQUASH).max() == 0
     almost = np.full((3, 3), 1 / 9)
     almost[0, 0] *= 1.02
     strong = np.full((3, 3), 0.02)
     strong[0, 0] = 0.84
-    assert change(almost, "squash").max() < change(strong, "squash").max() / 10
+    assert change(almost, SQUASH).max() < change(strong, SQUASH).max() / 10
 
 
 def test_colours_are_infernos() -> None:

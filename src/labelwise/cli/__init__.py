@@ -25,6 +25,8 @@ app.command("labelwise.cli.sweep:sweep", name="sweep", help="Train a grid of set
 app.command(
     "labelwise.cli.export:export", name="export", help="Write a model for another engine: ONNX, OpenVINO, torch."
 )
+app.command("labelwise.cli.push:push", name="push", help="Upload a model to the hub, with a card about it.")
+app.command("labelwise.cli.serve:serve", name="serve", help="Answer over HTTP, with a page to drop photos on.")
 app.command("labelwise.cli.bench:app", name="bench", help="Measure speed against what people use today.")
 app.command("labelwise.cli.demo:demo", name="demo", help="See it all on a drawn sample set, in a few minutes.")
 app.command(

@@ -15,7 +15,9 @@ _COMMANDS = {
     "train": "A training step with and without the feature cache, and how far it is from the arithmetic limit.",
     "memory": "Memory of the heads in inference and training, against others.",
     "scaling": "Time and memory of the heads as the labels grow.",
+    "serve": "A server under the load of many clients: latency, wrong answers, memory, throughput against predict.",
 }
+_ON_A_MODEL = ("throughput", "engines", "decode", "serve")
 for _name, _help in _COMMANDS.items():
     app.command(f"labelwise.bench.{_name if _name != 'memory' else 'head_memory'}:{_name}", name=_name, help=_help)
 
@@ -29,11 +31,11 @@ def everything(*, out: Path = Path("benchmarks/results"), photos: Path | None = 
     out
         Folder for one JSON file and one plot each.
     photos
-        A folder of JPEGs for `throughput`; default: drawn ones.
+        A folder of JPEGs for `throughput` and `serve`; default: drawn ones.
     model
-        A trained model for `throughput`, `engines` and `decode`; default: pretrained backbone, untrained head.
+        A trained model for `throughput`, `engines`, `decode` and `serve`; default: pretrained backbone, untrained head.
     """
     for name in _COMMANDS:
-        words = [f"--model={model}"] if model is not None and name in ("throughput", "engines", "decode") else []
-        words += [f"--photos={photos}"] if photos is not None and name == "throughput" else []
+        words = [f"--model={model}"] if model is not None and name in _ON_A_MODEL else []
+        words += [f"--photos={photos}"] if photos is not None and name in ("throughput", "serve") else []
         app([name, *words, f"--json={out / name}.json", f"--plot={out / name}.svg"], exit_on_error=False)

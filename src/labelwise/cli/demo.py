@@ -1,9 +1,10 @@
-"""`labelwise demo`: the main job end to end, on pictures it draws itself."""
+"""`labelwise demo`: the main job end to end. The bundled tagger on some photos, then a training on drawn pictures."""
 
 from __future__ import annotations
 
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ _COMMON = {
     "epochs": 15,
     "batch_size": 32,
 }
+_PHOTOS = ("astronaut.png", "camera.png", "chelsea.png", "motorcycle_left.png")  # in scikit-image's wheel
+_WIDEST = max(map(len, _PHOTOS))
 _RUNS: dict[str, dict[str, Any]] = {
     "HSQ": {"model.head": "hsq", "optimizer.lr": 5e-4},
     "GAP": {"model.head": "gap", "optimizer.lr": 1e-2},  # a linear layer takes, and needs, a higher rate
@@ -23,7 +26,7 @@ _RUNS: dict[str, dict[str, Any]] = {
 
 
 def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None:
-    """Draw a sample set, train HSQ and GAP on it, evaluate both, predict some pictures, and write report.html.
+    """Tag some photos; draw a sample set, train HSQ and GAP on it, evaluate both, predict, and write report.html.
 
     Parameters
     ----------
@@ -43,14 +46,16 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
 
     console = Console()
     started = time.monotonic()
-    console.rule("1  drawing the sample set")
+    console.rule("1  the bundled tagger on photos that scikit-image carries")
+    tag_photos(console)
+    console.rule("2  drawing the sample set")
     table = make_sample(out / "sample", images=images)
     test = table.select("test")
     console.print(f"{len(table)} pictures, {len(table.labels)} labels: {', '.join(table.labels)}", highlight=False)
     measured: dict[str, dict[str, Any]] = {}
     curves: dict[str, list[dict[str, float]]] = {}
     models = {}
-    for number, (name, settings) in enumerate(_RUNS.items(), start=2):
+    for number, (name, settings) in enumerate(_RUNS.items(), start=3):
         console.rule(f"{number}  training and evaluating {name}")
         recipe = load_recipe(None, {"data.source": str(out / "sample" / "labels.csv"), **_COMMON, **settings})
         run = out / name.lower()
@@ -60,7 +65,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         (run / "test.json").write_text(json.dumps(measured[name], indent=1) + "\n")
         scores = "  ".join(f"{key} {measured[name][key]:.1f}" for key in ("mAP", "CF1", "OF1"))
         console.print(f"{name} on {len(test)} test pictures: {scores}", style="bold", highlight=False)
-    console.rule("4  predicting and writing the report")
+    console.rule("5  predicting and writing the report")
     tagger = Tagger(models["HSQ"])
     pictures = []
     for row, prediction in enumerate(tagger.predict(list(test.images[:show]))):
@@ -71,3 +76,19 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         pictures.append(DemoPicture.from_prediction(prediction, test.present(row)))
     page = demo_report(out, measured, pictures, curves, time.monotonic() - started)
     console.print(f"\nOpen {page} in a browser.", style="bold", highlight=False)
+
+
+def tag_photos(console: Console) -> None:
+    """What `labelwise predict PHOTO …` says right after installation."""
+    from labelwise.cli.prediction_line import describe
+    from labelwise.tagger import load
+
+    package = find_spec("skimage")
+    if package is None or package.origin is None:
+        console.print("left out: pip install scikit-image brings the photos", highlight=False)
+        return
+    folder = Path(package.origin).parent / "data"
+    tagger = load()
+    for prediction in tagger.predict([folder / name for name in _PHOTOS]):
+        prediction.image = Path(str(prediction.image)).name  # where the package lies is of no interest
+        console.print(describe(prediction, prediction.choose(), near_misses=True, width=_WIDEST), highlight=False)

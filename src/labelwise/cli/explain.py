@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from labelwise.cli.model_argument import model_and_rest
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def explain(
-    model: str,
-    image: Path | None = None,
+    model: str | None = None,
+    image: str | None = None,
     /,
     *,
     out: Path | None = None,
@@ -42,7 +43,7 @@ def explain(
     Parameters
     ----------
     model
-        A run folder, a model folder or a hub id.
+        A run folder, a model folder or a hub id. Left out, the tagger that comes with labelwise.
     image
         The picture.
     out
@@ -74,10 +75,12 @@ def explain(
     cache
         For --experts: keep the backbone's features on disk, and use those that are there.
     """
-    if sum((image is not None, check, experts)) != 1:
+    given = [argument for argument in (model, image) if argument is not None]
+    model, pictures = model_and_rest(given)
+    if len(pictures) + check + experts != 1:
         raise LabelwiseError("say what to explain: one picture, or --check --data DATA, or --experts --data DATA")
-    if image is not None:
-        _picture(model, image, out, labels, top, method, layer, head)
+    if pictures:
+        _picture(model, Path(pictures[0]), out, labels, top, method, layer, head)
         return
     if data is None:
         raise LabelwiseError(f"{'--check' if check else '--experts'} needs pictures: add --data DATA")

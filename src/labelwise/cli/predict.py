@@ -1,64 +1,65 @@
-"""`labelwise predict`: labels for pictures and folders of pictures, on the terminal and as CSV or JSON."""
+"""`labelwise predict`: labels for pictures and folders of pictures, on the terminal and in files."""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from labelwise.cli.large_job import JobOptions, run_job
+from labelwise.cli.model_argument import model_and_rest
+from labelwise.cli.path_lists import read_paths
+from labelwise.cli.prediction_files import CsvWriter, JsonWriter, Writer
+from labelwise.cli.prediction_line import describe
+from labelwise.cli.progress import FEW, picture_progress
+from labelwise.cli.sidecars import SidecarWriter
 from labelwise.errors import LabelwiseError
 
-if TYPE_CHECKING:
-    from labelwise.tagger import Prediction
-
-_FEW = 8  # pictures that need no progress bar
-_NEAR = 0.6  # of its threshold: a label that comes this close is shown as a near miss
-_NEAR_SHOWN = 3
 _WIDEST_NAME = 60  # characters: longer paths do not push the labels of all others to the right
-
-Labels = list[tuple[str, float]]
-Write = Callable[["Prediction", Labels], None]
+_NO_JOB = JobOptions()
 
 
 def predict(
-    model: str,
-    paths: Annotated[list[Path], Parameter(negative=())],
+    model: str | None = None,
     /,
-    *,
+    *paths: str,
     top: int | None = None,
     threshold: float | None = None,
-    json_file: Annotated[Path | None, Parameter("--json")] = None,
-    csv_file: Annotated[Path | None, Parameter("--csv")] = None,
     labels: str | None = None,
     engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto",
     batch_size: int = 32,
     on_bad_image: Literal["error", "skip"] = "error",
+    stdin: Annotated[bool, Parameter("-", negative=())] = False,
+    from_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    null: Annotated[bool, Parameter(("--null", "-0"), negative=())] = False,
+    json_file: Annotated[Path | None, Parameter("--json")] = None,
+    csv_file: Annotated[Path | None, Parameter("--csv")] = None,
+    sidecar: Literal["json", "txt", "xmp"] | None = None,
+    sidecar_dir: Path | None = None,
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    job: JobOptions = _NO_JOB,
 ) -> None:
     """Say which labels apply to each picture, and how sure the model is.
 
     Parameters
     ----------
     model
-        A run folder, a model folder, an exported model or a hub id.
+        A run folder, a model folder, an exported model or a hub id. Left out, the tagger that comes with labelwise.
     paths
         Pictures, or folders that are searched for pictures with all folders in them.
     top
         The K best labels whatever their thresholds; with --threshold, at most K of those that reach it.
     threshold
         One threshold for all labels instead of the model's own.
-    json_file
-        Also write a JSON list into this file, one line for each picture, with the scores of all labels.
-    csv_file
-        Also write a table into this file: image, labels, scores. It is a manifest that --data reads.
     labels
         Other labels than the model was trained for, separated by commas, if it works on words.
     engine
@@ -68,141 +69,134 @@ def predict(
         Pictures that go through the model at once.
     on_bad_image
         A picture that cannot be decoded is an error, or is skipped and named on stderr.
+    stdin
+        Also the paths that come on stdin, one per line.
+    from_file
+        Also the paths in this file, one per line; - is stdin.
+    null
+        Paths in lists end with a NUL byte, as find -print0 writes them.
+    json_file
+        Also write a JSON list into this file, one line for each picture, with the scores of all labels. A name that
+        ends in .jsonl: the lines alone.
+    csv_file
+        Also write a table into this file: image, labels, scores. It is a manifest that --data reads.
+    sidecar
+        Also write a file beside each picture: photo.jpg.json, photo.txt (a label per line), or photo.xmp (keywords
+        that photo managers read).
+    sidecar_dir
+        Write sidecars below this folder instead of beside the pictures.
+    overwrite
+        Replace sidecars, also those that labelwise did not write.
+    resume
+        Leave out pictures that an earlier run wrote into the files, and go on with the others.
     """
     if top is not None and top < 1:
         raise LabelwiseError(f"--top {top}: give 1 or more")
+    chosen_model, sources = model_and_rest([*([] if model is None else [model]), *paths])
+    path_list = "-" if stdin else from_file
+    if stdin and from_file not in (None, "-"):
+        raise LabelwiseError("paths come from stdin (-) or from a file (--from-file), not from both")
+    if not sources and path_list is None:
+        raise LabelwiseError(f"say which pictures {chosen_model!r} is to label: name files or folders, or - for stdin")
+    names = None if labels is None else [name.strip() for name in labels.split(",") if name.strip()]
+    if job.given:
+        if json_file or csv_file or sidecar or resume or sidecar_dir:
+            raise LabelwiseError(
+                "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume"
+            )
+        run_job(
+            job,
+            chosen_model,
+            chain(sources, read_paths(path_list, null=null) if path_list else ()),
+            top=top,
+            threshold=threshold,
+            labels=names,
+            engine=engine,
+            batch_size=batch_size,
+        )
+        return
+    if (sidecar_dir or overwrite) and sidecar is None:
+        raise LabelwiseError("--sidecar-dir and --overwrite are about sidecars: add --sidecar json, txt or xmp")
+    if resume and not (json_file or csv_file or sidecar):
+        raise LabelwiseError("--resume goes on with a file: add --json, --csv or --sidecar as in the first run")
     # Mistakes in the paths are told before PyTorch and the model are loaded.
-    missing = next((path for path in paths if not path.exists()), None)
+    missing = next((path for path in sources if not os.path.exists(path)), None)
     if missing is not None:
-        raise LabelwiseError(f"no such file or folder: {str(missing)!r}")
+        raise LabelwiseError(f"no such file or folder: {missing!r}")
     from labelwise.tagger import find_images, load
 
-    sources = [str(source) for source in find_images(paths)]
-    names = None if labels is None else [name.strip() for name in labels.split(",") if name.strip()]
+    pictures: Iterable[str]
+    if path_list is None:
+        pictures = [str(image) for image in find_images(sources)]
+        count: int | None = len(pictures)
+    else:  # they come while we work, and how many there will be nobody knows
+        pictures = map(str, find_images(chain(sources, read_paths(path_list, null=null))))
+        count = None
     tagger = load(
-        model,
+        chosen_model,
         threshold=threshold,
         engine=engine,
         labels=names,
-        images=len(sources),
+        images=count or 0,
         batch_size=batch_size,
-        say=(lambda text: _say(text, stderr=True)) if len(sources) > _FEW else None,
+        say=(lambda text: say(text, stderr=True)) if count is None or count > FEW else None,
     )
-    width = max((len(source) for source in sources if len(source) <= _WIDEST_NAME), default=0)
-    near_misses = top is None and tagger.config.task == "multi-label"
-    skipped = 0
+    writers: list[Writer] = []
     with ExitStack() as files:
-        writers: list[Write] = []
         if json_file:
-            writers.append(files.enter_context(_json_writer(json_file)))
+            writers.append(JsonWriter(json_file, tagger.labels, resume=resume))
+            files.callback(writers[-1].close)
         if csv_file:
-            writers.append(files.enter_context(_csv_writer(csv_file, tagger.labels)))
-        predictions = tagger.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
-        for prediction in _with_progress(predictions, len(sources)):
-            chosen = _chosen(prediction, top, threshold)
-            if prediction.error:
-                skipped += 1
-                _say(f"skipped: {prediction.error}", stderr=True)
-            else:
-                _say(describe(prediction, chosen, near_misses=near_misses, width=width))
-            for write in writers:
-                write(prediction, chosen)
+            writers.append(CsvWriter(csv_file, tagger.labels, resume=resume))
+            files.callback(writers[-1].close)
+        if sidecar:
+            writers.append(SidecarWriter(sidecar, sidecar_dir, overwrite=overwrite, resume=resume))
+        takers: deque[list[Writer]] = deque()
+        wanted: Iterable[str] = _wanted(pictures, writers, takers)
+        if count is not None:  # a sidecar that may not be replaced is told now, not after an hour
+            wanted = list(wanted)
+        predictions = tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image)
+        near_misses = top is None and tagger.config.task == "multi-label"
+        done = skipped = 0
+        with _progress(wanted, count) as (progress, width):
+            for prediction in predictions:
+                chosen = prediction.choose(top, threshold)
+                if prediction.error:
+                    skipped += 1
+                    say(f"skipped: {prediction.error}", stderr=True)
+                else:
+                    say(describe(prediction, chosen, near_misses=near_misses, width=width))
+                for writer in takers.popleft():
+                    writer.write(prediction, chosen)
+                progress.advance(progress.task_ids[0])
+                done += 1
     if skipped:
-        _say(f"{skipped} of {len(sources)} pictures were skipped", stderr=True)
+        say(f"{skipped} of {done} pictures were skipped", stderr=True)
 
 
-def _chosen(prediction: Prediction, top: int | None, threshold: float | None) -> Labels:
-    """The labels to show, best first."""
-    passing = list(zip(prediction.labels, prediction.scores, strict=True))
-    if top is None:
-        return passing
-    return passing[:top] if threshold is not None else list(prediction.all_scores.items())[:top]
-
-
-def describe(prediction: Prediction, chosen: Labels, *, near_misses: bool, width: int = 0) -> str:
-    """`photo.jpg   dog 0.98   person 0.91   (sofa 0.34, below its threshold 0.52)`"""
-    said = [f"{label} {score:.2f}" for label, score in chosen] or ["no label"]
-    if near_misses:
-        said += _near_misses(prediction)
-    return "   ".join([str(prediction.image).ljust(width), *said])
-
-
-def _near_misses(prediction: Prediction) -> list[str]:
-    thresholds, named = prediction.thresholds, set(prediction.labels)
-    below = [(label, score) for label, score in prediction.all_scores.items() if label not in named]
-    near = [(label, score) for label, score in below if score >= _NEAR * thresholds[label]][:_NEAR_SHOWN]
-    if not named:  # say at least what came nearest
-        near = near or sorted(below, key=lambda entry: thresholds[entry[0]] - entry[1])[:1]
-    texts = [_both(score, thresholds[label]) for label, score in near]
-    if len(near) == 1:
-        return [f"({near[0][0]} {texts[0][0]}, below its threshold {texts[0][1]})"]
-    several = ", ".join(f"{label} {score} < {limit}" for (label, _), (score, limit) in zip(near, texts, strict=True))
-    return [f"(below their thresholds: {several})"] if near else []
-
-
-def _both(score: float, threshold: float) -> tuple[str, str]:
-    """With as many digits as it takes to see that they differ.
-
-    >>> _both(0.34, 0.52), _both(0.5196, 0.5204)
-    (('0.34', '0.52'), ('0.5196', '0.5204'))
-    """
-    digits = 2 if f"{score:.2f}" != f"{threshold:.2f}" else 4
-    return f"{score:.{digits}f}", f"{threshold:.{digits}f}"
-
-
-def _with_progress(predictions: Iterator[Prediction], total: int) -> Iterator[Prediction]:
-    """A bar on stderr for more than a few pictures, if somebody looks."""
-    console = Console(stderr=True)
-    hidden = total <= _FEW or not console.is_terminal
-    # Lines for a terminal pass through the bar's console, or they would tear it; lines for a pipe must not.
-    with Progress(console=console, transient=True, disable=hidden, redirect_stdout=sys.stdout.isatty()) as progress:
-        yield from progress.track(predictions, total, description="Predicting")
+def _wanted(pictures: Iterable[str], writers: Sequence[Writer], takers: deque[list[Writer]]) -> Iterator[str]:
+    """The pictures that some writer has not got yet; `takers` holds which ones, in the same order."""
+    for picture in pictures:
+        wanting = [writer for writer in writers if writer.wants(picture)]
+        if wanting or not writers:
+            takers.append(wanting)
+            yield picture
 
 
 @contextmanager
-def _json_writer(path: Path) -> Iterator[Write]:
-    """A JSON list with a line for each picture: one file for `json.load` and for `grep`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        before = "[\n"
-
-        def write(prediction: Prediction, chosen: Labels) -> None:
-            nonlocal before
-            content: dict[str, Any] = {"image": prediction.image}
-            if prediction.error:
-                content["error"] = prediction.error
-            else:
-                content |= {"labels": dict(chosen), "all_scores": prediction.all_scores}
-            file.write(before + json.dumps(content, ensure_ascii=False))
-            before = ",\n"
-
-        try:
-            yield write
-        finally:  # also after Ctrl-C: what was done is a complete file
-            file.write("\n]\n" if before == ",\n" else "[]\n")
+def _progress(wanted: Iterable[str], count: int | None) -> Iterator[tuple[Progress, int]]:
+    """The bar, and how wide the names are. Where the number of pictures is known, some may be there already."""
+    width, there = 0, 0
+    if count is not None and isinstance(wanted, list):
+        width = max((len(picture) for picture in wanted if len(picture) <= _WIDEST_NAME), default=0)
+        there = count - len(wanted)
+    if there:
+        say(f"resumed: {there} of {count} pictures are there already", stderr=True)
+    with picture_progress(count, there) as progress:
+        yield progress, width
 
 
-@contextmanager
-def _csv_writer(path: Path, labels: tuple[str, ...]) -> Iterator[Write]:
-    """Skipped pictures get no row: one without labels would say that nothing is in them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # `a|b` is what people expect to see; as soon as it could be misread, names are written as JSON lists.
-    plain = not any("|" in label or label.startswith("[") for label in labels)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["image", "labels", "scores"])
-
-        def write(prediction: Prediction, chosen: Labels) -> None:
-            if prediction.error:
-                return
-            image = str(prediction.image)
-            place = image if os.path.isabs(image) else os.path.relpath(image, path.parent)
-            names, scores = [name for name, _ in chosen], [f"{score:.4f}" for _, score in chosen]
-            table.writerow([place, "|".join(names) if plain else json.dumps(names), "|".join(scores)])
-
-        yield write
-
-
-def _say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
-    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+def say(text: str, stderr: bool = False) -> None:
+    """A line as it is: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
+    printable = os.fsencode(text).decode("utf-8", "replace")
+    Console(stderr=stderr).print(printable, markup=False, highlight=False, soft_wrap=True)

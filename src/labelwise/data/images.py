@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageChops, UnidentifiedImageError
 
+from labelwise.data.heic import is_heic, missing_decoder
 from labelwise.errors import LabelwiseError
 
 # Picture formats only: Pillow would also open PostScript, by starting Ghostscript on what somebody sent us.
@@ -36,6 +37,17 @@ class BadImageError(LabelwiseError):
         self.path, self.reason = path, reason
 
 
+class TooManyPixelsError(BadImageError):
+    """A picture whose header states more pixels than the caller wants to decode."""
+
+
+class Encoded(NamedTuple):
+    """What is in a picture's file, not yet decoded, and what to call it."""
+
+    name: str
+    data: bytes
+
+
 class BadImage(NamedTuple):
     """A row of a table whose picture cannot be decoded."""
 
@@ -44,24 +56,30 @@ class BadImage(NamedTuple):
     reason: str
 
 
-def load_image(source: str | Path | bytes, *, at_least: int | None = None) -> Image.Image:
+def load_image(
+    source: str | Path | bytes | Encoded, *, at_least: int | None = None, max_pixels: int | None = None
+) -> Image.Image:
     """The picture as upright 8-bit RGB; of an animation, the first frame; transparency on white.
 
     `at_least` is the shorter side that the caller needs: a larger JPEG is then decoded at 1/2, 1/4 or 1/8 by the
-    decoder itself, which is several times faster; it never comes out smaller than that.
+    decoder itself, which is several times faster; it never comes out smaller than that. A picture of more than
+    `max_pixels` is refused by its header, before anything is decoded.
 
     >>> data = BytesIO()
     >>> Image.new("LA", (4, 2), (0, 51)).save(data, "PNG")  # black, one fifth opaque
     >>> load_image(data.getvalue()).getpixel((0, 0))
     (204, 204, 204)
     """
-    name = "<bytes>" if isinstance(source, bytes) else str(source)
-    data = source if isinstance(source, bytes) else _read(Path(source), name)
+    name, data = _read(source)
     if not data:
         raise BadImageError(name, "empty file")
+    if is_heic(data) and (missing := missing_decoder()):
+        raise BadImageError(name, f"HEIC: {missing}")
     try:
         Image.init()  # returns at once after the first time; some formats need a plugin that is not there
         with Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+            if max_pixels is not None and image.width * image.height > max_pixels:
+                raise TooManyPixelsError(name, f"{image.width} x {image.height} pixels, {max_pixels:,} are allowed")
             if at_least:
                 image.draft(None, (at_least, at_least))  # does nothing unless it is a JPEG
             image.load()
@@ -69,16 +87,23 @@ def load_image(source: str | Path | bytes, *, at_least: int | None = None) -> Im
     except UnidentifiedImageError:
         raise BadImageError(name, "not an image of a known format") from None
     except Image.DecompressionBombError:
-        raise BadImageError(name, "more pixels than Pillow's safety limit") from None
+        raise TooManyPixelsError(name, "more pixels than Pillow's safety limit") from None
+    except BadImageError:
+        raise
     except Exception as error:  # the decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
         text = " ".join(str(error).split())
         truncated = isinstance(error, EOFError) or "truncated" in text.lower()
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read(source: str | Path | bytes | Encoded) -> Encoded:
+    if isinstance(source, Encoded):
+        return source
+    if isinstance(source, bytes):
+        return Encoded("<bytes>", source)
+    name = str(source)
     try:
-        return path.read_bytes()
+        return Encoded(name, Path(source).read_bytes())
     except FileNotFoundError:
         raise BadImageError(name, "no such file") from None
     except IsADirectoryError:

@@ -11,7 +11,9 @@ import json
 import random
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -89,10 +91,11 @@ class TarShards:
             shards = shards[reader.index :: reader.count]
         number = 0
         for shard in shards:
-            for sample in _samples_of(shard):
-                if by_shard or number % reader.count == reader.index:
-                    yield sample
-                number += 1
+            with open_shard(shard) as archive:
+                for sample in _grouped(shard, archive):
+                    if by_shard or number % reader.count == reader.index:
+                        yield sample
+                    number += 1
 
 
 def _find(path: str) -> list[str]:
@@ -107,13 +110,15 @@ def _find(path: str) -> list[str]:
     return found
 
 
-def _samples_of(shard: str) -> Iterator[RawSample]:
+@contextmanager
+def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
+    """A shard's files, to be read in their order."""
     import fsspec  # comes with torch
 
     try:
         with fsspec.open(shard, "rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
-            yield from _grouped(shard, archive)
-    except tarfile.TarError as error:
+            yield archive
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         raise LabelwiseError(f"the shard {shard} is not a readable tar file ({error})") from None
 
 

@@ -38,7 +38,7 @@ def save_explanation(
     axes[0].imshow(picture)
     axes[0].set_title(Path(str(getattr(prediction.image, "filename", prediction.image))).name, fontsize=10)
     for axis, (label, values) in zip(axes[1:], maps.items(), strict=False):
-        axis.imshow(overlay(picture, values, prediction.resize))
+        axis.imshow(overlay(picture, values, prediction.preprocessing))
         note = "" if label in applies else f"\nbelow its threshold {prediction.thresholds[label]:.2f}"
         axis.set_title(f"{label}  {scores[label]:.2f}{note}", fontsize=10)
     colours = ListedColormap(heat_colour(np.linspace(COLDEST, 1, 256)) / 255)

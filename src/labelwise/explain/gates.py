@@ -42,7 +42,7 @@ def recorded_use(run: str | Path) -> ExpertUse | None:
     None if the head has no gates, or the run was trained without validation images or by an older version."""
     folder = find_folder(run)
     config = read_config(folder)
-    shared = _shared_experts(config)
+    shared = shared_experts(config)
     history = () if shared is None else _history(Path(run), shared)
     kept = next((weights for epoch, weights in history if epoch == config.results.get("epoch")), None)
     if shared is None or kept is None:
@@ -53,7 +53,7 @@ def recorded_use(run: str | Path) -> ExpertUse | None:
 
 def check_has_experts(config: ModelConfig) -> int:
     """n_s; an error if the head has no gates."""
-    shared = _shared_experts(config)
+    shared = shared_experts(config)
     if shared is None:
         raise LabelwiseError("this model's head has no experts to choose among; train one with --head hsq")
     return shared
@@ -77,7 +77,7 @@ def row_names(labels: tuple[str, ...], label_query: NDArray[np.int64]) -> tuple[
     return tuple(", ".join(group[:3]) + (", …" if len(group) > 3 else "") for group in groups)
 
 
-def _shared_experts(config: ModelConfig) -> int | None:
+def shared_experts(config: ModelConfig) -> int | None:
     """n_s; None if there are no gates."""
     head = config.head
     if not isinstance(head, QueryHeadConfig) or head.experts.experts != "hybrid":

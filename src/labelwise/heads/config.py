@@ -23,6 +23,9 @@ class TokensConfig(Config):
     # 2-D sine positions: none, added once to the tokens (standard transformer), or to every attention's keys (DETR)
     positions: Literal["none", "input", "keys"] = "none"
     encoder_layers: NonNegativeInt = 0  # N_e
+    # Ours, not the papers': the share of tokens that a training step leaves out, others for each image. Half of them do
+    # as well as all and take half the time (docs/study.md)
+    token_dropout: Probability = 0.0
 
 
 class QueriesConfig(Config):
@@ -76,6 +79,10 @@ class ExpertsConfig(Config):
     weight_rank: PositiveInt = 32  # of the matrices that are made from queries
     wiring: Literal["paper", "progressive"] = "paper"
     gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
+    # How linear experts start; the paper does not say. alike: one random map and small differences, so that the gates'
+    # average of n_t + n_s experts is a signal from the first step on; independent: in that average their signals cancel
+    # out, which costs points and epochs (docs/study.md)
+    expert_start: Literal["alike", "independent"] = "alike"
     expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
     activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"
     shared_stream: bool = False  # also compute the last layer's shared output O_s, which the logits never read

@@ -27,6 +27,18 @@ class ExpertBank(Protocol):
         """All experts of all queries on each vector: [K, B, d] -> [K, B, K * experts, d_out]. Quadratic in K."""
 
 
+# nn.Linear starts with a deviation of 1 / sqrt(3 d_in); ReLU wants sqrt(2 / d_in) to pass signals on at full strength.
+_RELU_GAIN = 6**0.5
+
+
+def first_expert(d_in: int, d_out: int) -> nn.Linear:
+    """A linear map at the scale that keeps a signal's strength through ReLU, to start experts from."""
+    expert = nn.Linear(d_in, d_out)
+    with torch.no_grad():
+        expert.weight.mul_(_RELU_GAIN)
+    return expert
+
+
 class LinearBank(nn.Module):
     """Linear experts side by side in one weight: a single (batched) matrix product."""
 
@@ -34,11 +46,22 @@ class LinearBank(nn.Module):
         super().__init__()
         width = experts * d_out
         self.d_out = d_out
+        self._own = queries is not None
         self.linear = nn.Linear(d_in, width) if queries is None else PerQueryLinear(queries, d_in, width)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear(x).unflatten(-1, (-1, self.d_out))
         return out
+
+    @torch.no_grad()
+    def start_near(self, one: nn.Linear, spread: float) -> None:
+        """Every expert becomes `one` (d_in -> d_out) plus `spread` times a random expert of the same scale."""
+        assert self.linear.bias is not None
+        copies = self.linear.weight.shape[-1 if self._own else 0] // self.d_out
+        common = one.weight.repeat(copies, 1)  # [experts * d_out, d_in]
+        common = common.T if self._own else common
+        self.linear.weight.mul_(spread * _RELU_GAIN).add_(common)
+        self.linear.bias.copy_(one.bias.repeat(copies).expand_as(self.linear.bias))
 
     def on_every_query(self, x: Tensor) -> Tensor:
         assert isinstance(self.linear, PerQueryLinear)

@@ -5,6 +5,7 @@ Vectors are query-major here, [K, B, d]: see `expert_banks`. K is the number of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,15 +15,17 @@ from torch import Tensor, nn
 
 from labelwise.heads.config import ExpertsConfig
 from labelwise.heads.details import Recorder
-from labelwise.heads.expert_banks import ExpertBank, create_bank
+from labelwise.heads.expert_banks import ExpertBank, LinearBank, create_bank, first_expert
 from labelwise.heads.from_query import QueryMade, QueryMadeBank, QueryMadeLinear, QueryMadeMlp
 from labelwise.heads.per_query import per_query_mlp
+
+_SPREAD = 0.1  # how far experts that start alike lie apart, of their size
 
 # From here on a product is faster than the sum of a [K, B, E, d_o] that has to be written first; below, it is slower.
 _MANY_EXPERTS = 8
 
 # ReLU in place: what comes before it is a product that nobody else reads, and writing a second copy costs more.
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
     "gelu": nn.GELU,
     "silu": nn.SiLU,
@@ -51,6 +54,11 @@ class HybridSharingLayer(nn.Module):
         self.gate = _gate(queries, dim, d_in, own + shared, config) if own + shared > 1 else None
         self.shared_gate = _mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
         self.activation = _ACTIVATIONS[config.activation]()
+        if config.expert_start == "alike":
+            one = first_expert(d_in, d_out)
+            for bank in (self.task, self.shared):
+                if isinstance(bank, LinearBank):
+                    bank.start_near(one, _SPREAD)
 
     def forward(
         self,

@@ -115,7 +115,7 @@ class QueryHead(nn.Module):
     def _run(self, x: Tensor, record: Recorder | None) -> Tensor:
         words = self._words()
         queries = self.queries(words)  # [K, D]
-        tokens, key_positions = self.tokens(*as_tokens(x, self.in_features))
+        tokens, key_positions = self.tokens(*as_tokens(x, self.in_features), whole=record is not None)
         decoded = self.decoder(queries, tokens, key_positions, record)  # [B, K, D]
         # Query-major from here on: experts and classifiers have weights of their own for each query.
         refined = self.experts(decoded.transpose(0, 1).contiguous(), record, queries)  # [K, B, d]

@@ -41,13 +41,20 @@ class Tokens(nn.Module):
         self.dim = dim
         self.positions = config.positions
         self.relu = config.token_relu
+        self.dropout = config.token_dropout
         self.project = nn.Linear(in_features, dim)  # a 1x1 convolution on [B, C, H, W]
         self.encoder = nn.ModuleList(
             EncoderLayer(dim, layer.attention_heads, feedforward, layer.dropout) for _ in range(config.encoder_layers)
         )
 
-    def forward(self, x: Tensor, grid: tuple[int, int] | None) -> tuple[Tensor, Tensor | None]:
-        """[B, T, C] on a `grid` (H, W) -> tokens [B, T, D] and the positions [1, T, D] that attention adds to keys."""
+    def forward(self, x: Tensor, grid: tuple[int, int] | None, whole: bool = False) -> tuple[Tensor, Tensor | None]:
+        """[B, T, C] on a `grid` (H, W) -> tokens [B, T, D] and the positions [1, T, D] that attention adds to keys.
+
+        In training some tokens may be left out, which `whole` prevents; each image then has positions of its own.
+        """
+        kept = None if whole or not (self.training and self.dropout) else _random_places(x, self.dropout)  # [B, t, 1]
+        if kept is not None:
+            x = x.take_along_dim(kept, dim=1)
         tokens = self.project(x)
         if self.relu:
             tokens = F.relu(tokens)
@@ -56,8 +63,16 @@ class Tokens(nn.Module):
             if grid is None:
                 raise LabelwiseError("this head adds 2-D positions: give it the map [B, C, H, W], not tokens [B, T, C]")
             positions = sine_positions(*grid, self.dim, tokens)[None]
+            if kept is not None:
+                positions = positions.take_along_dim(kept, dim=1)
         if self.positions == "input":
             tokens, positions = tokens + positions, None
         for layer in self.encoder:
             tokens = layer(tokens, positions)
         return tokens, positions
+
+
+def _random_places(x: Tensor, dropout: float) -> Tensor:
+    """Which of the tokens [B, T, C] stay: [B, t, 1], at least one."""
+    stay = max(1, round(x.shape[1] * (1 - dropout)))
+    return torch.rand(x.shape[:2], device=x.device).argsort(dim=1)[:, :stay, None]

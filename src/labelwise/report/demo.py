@@ -49,7 +49,8 @@ class DemoPicture:
             truth=truth,
             predicted=dict(zip(prediction.labels, prediction.scores, strict=True)),
             overlays={
-                label: overlay(picture, prediction.attention(label), prediction.resize) for label in prediction.labels
+                label: overlay(picture, prediction.attention(label), prediction.preprocessing)
+                for label in prediction.labels
             },
         )
 

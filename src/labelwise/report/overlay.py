@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from io import BytesIO
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from labelwise.preprocessing import Preprocessing
 
 # The colour map inferno (perceptually uniform: equal steps of heat look like equal steps) at nine even points.
 _INFERNO = np.array(
@@ -19,15 +20,17 @@ COLDEST = 0.3  # of the colour map: black would only darken the picture
 _DENSEST = 0.72  # opacity where it looked most: the picture stays visible
 _GREYED = 0.6  # how far the picture loses its own colours, which would be taken for heat
 
-Resize = Literal["squash", "crop", "pad"]
+_ALL_OF_IT = Preprocessing()  # squashes: nothing is cut off
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-def overlay(picture: Image.Image, attention: NDArray[np.floating], resize: Resize = "squash") -> Image.Image:
-    """The picture with warm colours where `attention` [H, W] is high. `resize` is the model's preprocessing: it says
-    which part of the picture the map covers.
+def overlay(
+    picture: Image.Image, attention: NDArray[np.floating], preprocessing: Preprocessing = _ALL_OF_IT
+) -> Image.Image:
+    """The picture with warm colours where `attention` [H, W] is high. The model's preprocessing says which part of the
+    picture the map covers.
     """
-    left, top, right, bottom = seen_box(picture.width, picture.height, resize)
+    left, top, right, bottom = seen_box(picture.width, picture.height, preprocessing)
     smooth = Image.fromarray(heat(attention).astype(np.float32)).resize(
         (right - left, bottom - top), Image.Resampling.BICUBIC
     )
@@ -64,15 +67,18 @@ def heat_colour(share: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.interp(share, places, _INFERNO[:, channel]) for channel in range(3)], axis=-1)
 
 
-def seen_box(width: int, height: int, resize: Resize) -> Box:
+def seen_box(width: int, height: int, preprocessing: Preprocessing) -> Box:
     """What a model sees of a picture, in the picture's pixels; padding lies outside of it.
 
-    >>> seen_box(40, 20, "squash"), seen_box(40, 20, "crop"), seen_box(40, 20, "pad")
-    ((0, 0, 40, 20), (10, 0, 30, 20), (0, -10, 40, 30))
+    >>> seen_box(40, 20, Preprocessing(resize="squash")), seen_box(40, 20, Preprocessing(resize="pad"))
+    ((0, 0, 40, 20), (0, -10, 40, 30))
+    >>> seen_box(40, 20, Preprocessing(resize="crop")), seen_box(40, 20, Preprocessing(resize="crop", crop_ratio=0.5))
+    ((10, 0, 30, 20), (15, 5, 25, 15))
     """
-    if resize == "squash":
+    if preprocessing.resize == "squash":
         return 0, 0, width, height
-    side = min(width, height) if resize == "crop" else max(width, height)
+    crops = preprocessing.resize == "crop"
+    side = round(min(width, height) * preprocessing.crop_ratio) if crops else max(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 

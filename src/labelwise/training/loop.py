@@ -37,6 +37,7 @@ from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.stop import StopRequest
 from labelwise.training.tracking import write_curves
+from labelwise.training.union import join_pairs
 
 
 @dataclass
@@ -157,6 +158,8 @@ class Trainer:
         inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
         if self.mix is not None:
             inputs, targets = self.mix(inputs, targets)
+        if recipe.union and torch.rand(()) < recipe.union:
+            inputs, targets = join_pairs(inputs, targets)
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             logits = self.module(inputs)

@@ -81,6 +81,8 @@ class Recipe(Config):
     augmentation: AugmentationConfig = AugmentationConfig()
     mixup: float = Field(default=0.0, ge=0)
     cutmix: float = Field(default=0.0, ge=0)
+    # chance that a step puts each image's cached map beside another's: a scene with the labels of both. Ours
+    union: float = Field(default=0.0, ge=0, le=1)
     loss: LossRecipe = LossRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
@@ -96,14 +98,21 @@ class Recipe(Config):
     checkpoint_minutes: PositiveFloat = 10.0  # between checkpoints inside an epoch; each epoch ends with one
     seed: int = Field(default=0, ge=0, lt=2**31)
 
+    @property
+    def can_join_images(self) -> bool:
+        """Whether `union` makes sense: cached maps, and any number of labels for each."""
+        return self.model.freeze == "backbone" and self.model.task == "multi-label"
+
 
 # What `labelwise train` does without a recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
     description="Sensible defaults for your own photos: a head on a frozen, pretrained backbone, in minutes on a CPU.",
-    model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256}),
+    model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
     augmentation=AugmentationConfig(flip=0.5, cutout=0.0, policy="none"),
+    union=0.5,
     optimizer=OptimizerRecipe(lr=3e-4),
-    epochs=10,
+    epochs=8,
+    batch_size=32,
 )
 
 
@@ -123,7 +132,10 @@ def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
         _keep_what_fits(values.setdefault("model", {}) or {}, changes["model.head"])
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
-    return Recipe.parse(values, where)
+    recipe = Recipe.parse(values, where)
+    if path is None and "union" not in changes and not recipe.can_join_images:  # nobody asked for it
+        recipe = recipe.model_copy(update={"union": 0.0})
+    return recipe
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

@@ -19,7 +19,8 @@ from labelwise.errors import LabelwiseError, unknown_name
 AnyOptions = TypeVar("AnyOptions", bound=Config)
 
 IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".jp2"}
+    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+    | {".avif", ".heic", ".heif", ".hif", ".ppm", ".jp2"}
 )
 
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: tuple(v.split(",")) if isinstance(v, str) else v)]

@@ -1,0 +1,185 @@
+"""Predictions as CSV, JSON and JSON Lines, written line by line, and continued after an interruption.
+
+A process that is killed leaves complete lines and at most one that is cut off; `resume` takes that one away.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from labelwise.errors import LabelwiseError
+
+if TYPE_CHECKING:
+    from labelwise.tagger import Prediction
+
+
+class Writer(Protocol):
+    """Where predictions go. `wants` is asked once for each picture, in order, before it is predicted."""
+
+    def wants(self, image: str) -> bool: ...
+    def write(self, prediction: Prediction, labels: dict[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonWriter:
+    """A list with a line for each picture: one file for `json.load` and for `grep`. `.jsonl`: the lines alone."""
+
+    def __init__(self, path: Path, labels: Iterable[str], *, resume: bool = False) -> None:
+        lines = path.suffix.lower() in (".jsonl", ".ndjson")
+        self._start, self._between, self._end = ("", "\n", "\n") if lines else ("[\n", ",\n", "\n]\n")
+        self._empty = True
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = 0
+        self._there: Counter[str] = Counter()
+        if resume and path.exists():
+            data = path.read_bytes()
+            for end, entry in _json_lines(data):
+                if not isinstance(entry.get("image"), str):
+                    raise _foreign(path)
+                _check_labels(path, entry.get("all_scores"), set(labels))
+                self._there[entry["image"]] += 1
+                kept = end
+            opening = (self._start + '{"image": ').encode()
+            if not kept and data.strip() != b"[]" and data[: len(opening)] != opening[: len(data)]:
+                raise _foreign(path)
+            self._empty = kept == 0
+        # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
+        self._file = _continued(path, kept, "backslashreplace")
+
+    def wants(self, image: str) -> bool:
+        return not _taken(self._there, image)
+
+    def write(self, prediction: Prediction, labels: dict[str, float]) -> None:
+        content = prediction.to_dict(all_scores=True)
+        if prediction.error is None:
+            content["labels"] = labels
+        self._file.write((self._start if self._empty else self._between) + json.dumps(content, ensure_ascii=False))
+        self._file.flush()
+        self._empty = False
+
+    def close(self) -> None:
+        """Also after Ctrl-C: what was done is a complete file."""
+        self._file.write((self._start.strip() + self._end.strip() + "\n") if self._empty else self._end)
+        self._file.close()
+
+
+class CsvWriter:
+    """`image,labels,scores`. Skipped pictures get no row: one without labels would say that nothing is in them."""
+
+    _HEADER = ("image", "labels", "scores")
+
+    def __init__(self, path: Path, labels: Iterable[str], *, resume: bool = False) -> None:
+        self._folder = path.parent
+        names = set(labels)
+        # `a|b` is what people expect to see; as soon as it could be misread, names are written as JSON lists.
+        self._plain = not any("|" in name or name.startswith("[") for name in names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._there: Counter[str] = Counter()
+        kept = 0
+        if resume and path.exists():
+            kept, rows = complete_rows(path.read_bytes())
+            if rows and tuple(rows[0]) != self._HEADER:
+                raise _foreign(path)
+            for row in rows[1:]:
+                if len(row) != len(self._HEADER):
+                    raise _foreign(path)
+                _check_labels(path, self._names(row[1]), names, some=True)
+                self._there[row[0]] += 1
+        self._file = _continued(path, kept, "surrogateescape")
+        self._table = csv.writer(self._file, lineterminator="\n")
+        if not kept:
+            self._table.writerow(self._HEADER)
+
+    def _names(self, cell: str) -> list[str]:
+        if self._plain:
+            return cell.split("|") if cell else []
+        names: list[str] = json.loads(cell)
+        return names
+
+    def _place(self, image: str) -> str:
+        """Paths are relative to the file's folder, as in every manifest."""
+        return image if os.path.isabs(image) else os.path.relpath(image, self._folder)
+
+    def wants(self, image: str) -> bool:
+        return not _taken(self._there, self._place(image))
+
+    def write(self, prediction: Prediction, labels: dict[str, float]) -> None:
+        if prediction.error is not None:
+            return
+        names, scores = list(labels), [f"{score:.4f}" for score in labels.values()]
+        cell = "|".join(names) if self._plain else json.dumps(names)
+        self._table.writerow([self._place(str(prediction.image)), cell, "|".join(scores)])
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _continued(path: Path, kept: int, errors: str) -> IO[str]:
+    """The file, open for writing behind its first `kept` bytes."""
+    if kept:
+        os.truncate(path, kept)
+    return path.open("a" if kept else "w", encoding="utf-8", errors=errors, newline="")
+
+
+def _json_lines(data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each complete object, and where it ends. The first line that is none is where the writing was interrupted."""
+    end = 0
+    for line in data.splitlines(keepends=True):
+        start, end = end, end + len(line)
+        text = line.strip().removesuffix(b",")
+        if text in (b"[", b""):
+            continue
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            return
+        if not isinstance(entry, dict):
+            return
+        yield start + line.index(text) + len(text), entry
+
+
+def complete_rows(data: bytes) -> tuple[int, list[list[str]]]:
+    r"""The rows of a CSV that were written to their end, and where the last of them ends; cells may hold line ends.
+
+    >>> complete_rows(b'image,labels\n"a\nb.jpg",cat\nc.jpg,do')
+    (27, [['image', 'labels'], ['a\nb.jpg', 'cat']])
+    """
+    complete = end = quotes = 0
+    for line in data.splitlines(keepends=True):
+        end += len(line)
+        quotes += line.count(b'"')
+        if line.endswith(b"\n") and quotes % 2 == 0:  # else the line end is inside a cell
+            complete = end
+    text = data[:complete].decode("utf-8", "surrogateescape")
+    return complete, list(csv.reader(io.StringIO(text, newline="")))
+
+
+def _taken(there: Counter[str], name: str) -> bool:
+    """A picture that is named twice was written twice: each entry stands for one of them."""
+    if there[name] <= 0:
+        return False
+    there[name] -= 1
+    return True
+
+
+def _check_labels(path: Path, found: Any, labels: set[str], *, some: bool = False) -> None:
+    if found is None:  # a picture that was skipped
+        return
+    if not (set(found) <= labels if some else set(found) == labels):
+        raise LabelwiseError(
+            f"{str(path)!r} was written by a model with other labels; name another file, or leave --resume out"
+        )
+
+
+def _foreign(path: Path) -> LabelwiseError:
+    return LabelwiseError(
+        f"{str(path)!r} was not written by labelwise predict; name another file, or leave --resume out to replace it"
+    )

@@ -1,0 +1,110 @@
+"""The HTTP API: its addresses, and how its errors look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from labelwise.errors import unknown_name
+from labelwise.server import schema
+from labelwise.server.gate import Gate
+from labelwise.server.pages import add_pages
+from labelwise.server.problem import Problem, error_body
+from labelwise.server.service import Service, json_response
+
+_PICTURE_PROBLEMS = schema.problems(401, 404, 408, 413, 422, 429, 503)
+_PREDICT: dict[str, Any] = {
+    "response_model": schema.Predictions,
+    "responses": _PICTURE_PROBLEMS,
+    "openapi_extra": schema.picture_body(several=True),
+}
+_EXPLAIN: dict[str, Any] = {
+    "response_model": schema.Explanation,
+    "responses": _PICTURE_PROBLEMS,
+    "openapi_extra": schema.picture_body(several=False),
+}
+PredictQuery = Annotated[schema.PredictQuery, Query()]
+ExplainQuery = Annotated[schema.ExplainQuery, Query()]
+
+
+def create_app(service: Service, *, key: str | None, log: Callable[[str], None] | None = None) -> ASGIApp:
+    app = FastAPI(title="labelwise", description="Which labels apply to a picture.", docs_url=None, redoc_url=None)
+    _add_state_routes(app, service)
+    _add_picture_routes(app, service)
+    _add_problem_handlers(app)
+    page_paths = add_pages(app)
+    return Gate(app, key=key, open_paths={"/health", "/ready", *page_paths}, metrics=service.metrics, log=log)
+
+
+def _add_state_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=schema.Status)
+    async def health() -> Response:
+        """Whether the server is alive."""
+        return json_response(b'{"status":"alive"}')
+
+    @app.get("/ready", response_model=schema.Status, responses=schema.problems(503))
+    async def ready() -> Response:
+        """Whether it takes pictures now."""
+        if service.stopping or not service.pool.ready:
+            raise Problem(503, "the server is stopping" if service.stopping else "no worker is ready; wait a moment")
+        return json_response(b'{"status":"ready"}')
+
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
+
+    @app.get("/metrics", response_class=Response, responses={**text, **schema.problems(401)})
+    async def metrics() -> Response:
+        """Numbers for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/models", response_model=schema.Models, responses=schema.problems(401))
+    async def models() -> dict[str, Any]:
+        """The models, their labels and what they can do."""
+        return {"models": service.pool.models}
+
+
+def _add_picture_routes(app: FastAPI, service: Service) -> None:
+    @app.post("/predict", **_PREDICT)
+    async def predict(request: Request, query: PredictQuery) -> Response:
+        """Labels of a picture, or of several in a form, by the default model."""
+        return await service.predict(request, None, query)
+
+    @app.post("/models/{name}/predict", **_PREDICT)
+    async def predict_with(name: str, request: Request, query: PredictQuery) -> Response:
+        """Labels of a picture, or of several in a form."""
+        return await service.predict(request, name, query)
+
+    @app.post("/explain", **_EXPLAIN)
+    async def explain(request: Request, query: ExplainQuery) -> Response:
+        """Where the default model looked for labels, and which experts they relied on."""
+        return await service.explain(request, None, query)
+
+    @app.post("/models/{name}/explain", **_EXPLAIN)
+    async def explain_with(name: str, request: Request, query: ExplainQuery) -> Response:
+        """Where a model looked for labels, and which experts they relied on."""
+        return await service.explain(request, name, query)
+
+
+def _add_problem_handlers(app: FastAPI) -> None:
+    @app.exception_handler(Problem)
+    async def problem(_: Request, error: Problem) -> Response:
+        return json_response(error_body(error.message), error.status, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "query")
+        if first["type"] == "extra_forbidden":
+            known = (schema.ExplainQuery if request.url.path.endswith("/explain") else schema.PredictQuery).model_fields
+            return json_response(error_body(str(unknown_name("option", place, known))), 422)
+        return json_response(error_body(f"{place}: {first['msg']}"), 422)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        what = "nothing is at this address" if error.status_code == HTTPStatus.NOT_FOUND else str(error.detail)
+        return json_response(error_body(f"{what}; see /docs"), error.status_code, error.headers)

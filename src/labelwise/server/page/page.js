@@ -1,0 +1,146 @@
+// The page: photos come in, each becomes a card; settings above and beside them apply to all cards at once.
+
+import { ask, Queue, Refused, useKey } from "./api.js";
+import { Card } from "./card.js";
+import { byId, element } from "./dom.js";
+import { asCsv, asJson, download } from "./results.js";
+import { Thresholds } from "./thresholds.js";
+
+const queue = new Queue();
+let models = [], cards = [], words = [], drawing = 0;
+
+const page = {
+  model: null,
+  threshold: (label) => thresholds.get(label),
+  async predict(photo, waiting) {
+    const query = { all_scores: true, ...(words.length ? { labels: words.join(",") } : {}) };
+    const answer = await ask(`models/${encodeURIComponent(page.model.name)}/predict`, { photo, query, waiting });
+    return answer.predictions[0].all_scores;
+  },
+  explain: (photo, label, waiting) =>
+    ask(`models/${encodeURIComponent(page.model.name)}/explain`, { photo, query: { labels: label }, waiting }),
+  enqueue(card) {
+    card.reset();
+    if (card.queued) return;
+    card.queued = true;
+    queue.add(async () => {
+      card.queued = false;
+      if (!cards.includes(card)) return; // removed while it waited
+      await card.predict();
+      answered();
+    });
+  },
+  remove(card) {
+    cards = cards.filter((other) => other !== card);
+    card.forget();
+    summarise();
+  },
+  askForKey(reason) {
+    byId("key-reason").textContent = reason;
+    if (!byId("key-form").hidden) return;
+    byId("key-form").hidden = false;
+    byId("key").focus();
+  },
+};
+const best = (label) => Math.max(0, ...cards.map((card) => card.best?.get(label) ?? 0));
+const thresholds = new Thresholds(redraw, best);
+
+function redraw() {
+  cancelAnimationFrame(drawing); // a moved slider fires more often than the screen is drawn
+  drawing = requestAnimationFrame(() => { cards.forEach((card) => card.draw()); summarise(); });
+}
+
+function answered() {
+  for (const card of cards) card.best = card.scores && new Map(card.scores);
+  if (thresholds.values.size > 60) thresholds.list();
+  summarise();
+}
+
+function summarise() {
+  byId("work").hidden = !cards.length;
+  byId("drop").classList.toggle("small", cards.length > 0);
+  const done = cards.filter((card) => card.scores), labels = done.reduce((sum, card) => sum + card.chosen().length, 0);
+  byId("summary").textContent = `${labels} labels on ${done.length} of ${cards.length} photos.`;
+  for (const id of ["copy", "save-json", "save-csv"]) byId(id).disabled = !done.length;
+}
+
+function add(files) {
+  const fresh = [...files].map((file) => new Card(file, page));
+  cards.push(...fresh);
+  byId("photos").append(...fresh.map((card) => card.root));
+  summarise();
+  if (page.model) fresh.forEach(page.enqueue);
+}
+
+/** Starts again with the chosen model and labels. */
+function restart() {
+  page.model = models.find((model) => model.name === byId("model").value) ?? models[0];
+  byId("words-form").hidden = !page.model.words;
+  if (!page.model.words) words = [];
+  byId("own-labels").hidden = !words.length;
+  byId("thresholds").hidden = page.model.task === "single-label";
+  const own = new Map(Object.entries(page.model.thresholds));
+  const sorted = [...own.values()].sort((a, b) => a - b), half = sorted.length >> 1;
+  const median = sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2; // as for new labels in Python
+  const labels = words.length ? words : page.model.labels;
+  const few = labels.slice(0, 12).join(", "), more = labels.length - 12;
+  const others = more > 0 ? ` and ${more.toLocaleString("en")} other${more > 1 ? "s" : ""}` : "";
+  byId("about").textContent = `${page.model.name} looks for ${few}${others}.`;
+  thresholds.use(new Map(labels.map((label) => [label, own.get(label) ?? median])));
+  cards.forEach(page.enqueue);
+}
+
+async function start() {
+  byId("trouble").hidden = true;
+  try {
+    ({ models } = await ask("models"));
+    const first = models.find((model) => model.default) ?? models[0];
+    byId("model").replaceChildren(...models.map(({ name }) => element("option", { value: name, selected: name === first.name }, name)));
+    byId("model-field").hidden = models.length < 2;
+    restart();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    if (error.status === 401) return page.askForKey(error.message);
+    byId("trouble").querySelector("p").textContent = error.message;
+    byId("trouble").hidden = false;
+  }
+}
+
+byId("files").onchange = (event) => { add(event.target.files); event.target.value = ""; };
+byId("model").onchange = () => { words = []; byId("words").value = ""; restart(); };
+byId("trouble").querySelector("button").onclick = start;
+byId("key-form").onsubmit = (event) => {
+  event.preventDefault();
+  useKey(byId("key").value);
+  byId("key-form").hidden = true;
+  page.model ? cards.filter((card) => !card.scores).forEach(page.enqueue) : start();
+};
+byId("words-form").onsubmit = (event) => {
+  event.preventDefault();
+  words = [...new Set(byId("words").value.split(",").map((word) => word.trim()).filter(Boolean))];
+  restart();
+};
+byId("own-labels").onclick = () => { words = []; byId("words").value = ""; restart(); };
+byId("clear").onclick = () => { [...cards].forEach(page.remove); byId("files").focus(); };
+
+const contents = () => cards.map((card) => (
+  { file: card.file, scores: card.scores, chosen: card.chosen(), message: card.message.textContent }));
+byId("save-json").onclick = () => download("labels.json", asJson(contents()), "application/json");
+byId("save-csv").onclick = () => download("labels.csv", asCsv(contents(), [...thresholds.values.keys()]), "text/csv");
+byId("copy").hidden = !navigator.clipboard; // there is none on an address that is neither https nor this machine
+byId("copy").onclick = async (event) => {
+  await navigator.clipboard.writeText(asJson(contents()));
+  event.target.textContent = "Copied";
+  setTimeout(() => { event.target.textContent = "Copy JSON"; }, 1500);
+};
+
+addEventListener("paste", (event) => { if (event.clipboardData.files.length) add(event.clipboardData.files); });
+addEventListener("dragover", (event) => { event.preventDefault(); byId("drop").classList.add("over"); });
+addEventListener("dragleave", (event) => { if (!event.relatedTarget) byId("drop").classList.remove("over"); });
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  byId("drop").classList.remove("over");
+  add(event.dataTransfer.files);
+});
+if (matchMedia("(max-width: 900px)").matches) byId("thresholds").open = false; // below the photos, and long
+start();

@@ -1,0 +1,100 @@
+"""The API's answers and request bodies, for its OpenAPI description. The answers themselves are made by the workers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class PredictQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)  # a misspelt option is told, not ignored
+
+    top: int | None = Field(None, ge=1, description="The best labels, this many, whatever their thresholds.")
+    threshold: float | None = Field(None, ge=0, le=1, description="One threshold for all labels.")
+    labels: str | None = Field(None, description="Other labels, separated by commas, for models that work on words.")
+    all_scores: bool = Field(False, description="Also the scores of all labels.")
+
+
+class ExplainQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    labels: str | None = Field(None, description="Labels to show maps of, separated by commas.")
+
+
+class Error(BaseModel):
+    error: str  # one sentence that names the fix
+
+
+class Model(BaseModel):
+    name: str
+    default: bool
+    task: Literal["multi-label", "single-label"]
+    labels: list[str]
+    thresholds: dict[str, float]
+    engine: str
+    words: bool  # other labels can be asked for
+    explain: bool
+    attention: bool  # /explain shows attention, else Grad-CAM
+    experts: bool
+    size: int
+    resize: Literal["squash", "crop", "pad"]
+    crop_ratio: float
+
+
+class Models(BaseModel):
+    models: list[Model]
+
+
+class PicturePrediction(BaseModel):
+    image: str | None  # the file's name, if it was sent with one
+    labels: dict[str, float] | None = None  # best first
+    all_scores: dict[str, float] | None = None
+    error: str | None = None  # instead of labels, if the picture cannot be used
+
+
+class Predictions(BaseModel):
+    model: str
+    predictions: list[PicturePrediction]
+
+
+class Experts(BaseModel):
+    names: list[str]
+    weights: dict[str, list[float]]
+
+
+class Explanation(BaseModel):
+    model: str
+    labels: dict[str, float]
+    maps: dict[str, list[list[float]]]
+    kind: Literal["attention", "grad-cam"]
+    experts: Experts | None
+
+
+class Status(BaseModel):
+    status: str
+
+
+_MEANINGS = {
+    401: "The API key is missing or wrong.",
+    404: "No such model.",
+    408: "The request did not arrive in time.",
+    413: "Too many bytes, pixels or pictures.",
+    422: "The picture or an option cannot be used.",
+    429: "As much to do as the server can hold: try again after `Retry-After` seconds.",
+    503: "Stopping, took too long, or workers died.",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's `responses` for these statuses."""
+    return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
+
+
+def picture_body(*, several: bool) -> dict[str, Any]:
+    """FastAPI's `openapi_extra` for a request that is a picture, or a form with pictures."""
+    binary = {"type": "string", "format": "binary"}
+    files = {"type": "array", "items": binary, "minItems": 1} if several else binary
+    form = {"type": "object", "properties": {"files": files}, "required": ["files"]}
+    content = {"image/*": {"schema": binary}, "application/octet-stream": {"schema": binary}}
+    return {"requestBody": {"required": True, "content": {**content, "multipart/form-data": {"schema": form}}}}

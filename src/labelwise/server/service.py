@@ -1,0 +1,106 @@
+"""From a request to its answer: pictures go to the pool, the workers' pieces of JSON are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request, Response
+
+from labelwise.errors import unknown_name
+from labelwise.server import schema
+from labelwise.server.body import Bodies, Upload, busy
+from labelwise.server.metrics import Metrics
+from labelwise.server.pool import Answer, Pool
+from labelwise.server.problem import Problem
+from labelwise.server.settings import MOST_MAPS, ServeSettings
+
+
+class Service:
+    """What the requests share."""
+
+    def __init__(self, settings: ServeSettings, pool: Pool, metrics: Metrics) -> None:
+        self.pool, self.metrics = pool, metrics
+        self.stopping = False
+        self._settings, self._bodies = settings, Bodies(settings)
+
+    def model(self, name: str | None) -> dict[str, Any]:
+        names = [model["name"] for model in self.pool.models]
+        if name is not None and name not in names:
+            raise Problem(404, str(unknown_name("model", name, names)))
+        return self.pool.models[0 if name is None else names.index(name)]
+
+    async def predict(self, request: Request, name: str | None, query: schema.PredictQuery) -> Response:
+        model = self.model(name)
+        if query.threshold is not None and model["task"] == "single-label":
+            raise Problem(422, "a single-label model names its best label, always: leave the threshold out")
+        labels = split_labels(query.labels)
+        if labels is not None and not model["words"]:
+            raise Problem(422, f"the labels of the model {model['name']!r} are fixed; leave labels out (see /models)")
+        options = {"explain": False, "model": model["name"], **query.model_dump(), "labels": labels}
+        async with self._bodies.read(request) as uploads:
+            answers = await self._ask(uploads, options)
+            return json_response(joined(model["name"], uploads, answers))
+
+    async def explain(self, request: Request, name: str | None, query: schema.ExplainQuery) -> Response:
+        model = self.model(name)
+        if not model["explain"]:
+            raise Problem(422, f"the model {model['name']!r} is an exported one: it predicts, and explains nothing")
+        shown = split_labels(query.labels)
+        if shown is not None and len(shown) > MOST_MAPS:
+            raise Problem(422, f"{len(shown)} labels are too many for one answer; ask for up to {MOST_MAPS}")
+        # A model that works on words can look for anything, also for what it was not made for.
+        new = shown is not None and model["words"] and not set(shown) <= set(model["labels"])
+        options = {"explain": True, "model": model["name"], "labels": shown if new else None, "maps": shown}
+        async with self._bodies.read(request) as uploads:
+            if len(uploads) > 1:
+                raise Problem(422, "an explanation is about one picture; send one")
+            (answer,) = await self._ask(uploads, options)
+            if answer.status != HTTPStatus.OK:
+                raise Problem(answer.status, answer.text.decode())
+            return json_response(answer.text)
+
+    async def _ask(self, uploads: list[Upload], options: dict[str, Any]) -> list[Answer]:
+        if self.stopping:
+            raise Problem(503, "the server is stopping; ask another one").closing()
+        if not self.pool.has_room(len(uploads)):
+            raise busy()
+        return await asyncio.gather(
+            *(self.pool.submit({**options, "image": upload.name}, upload.body) for upload in uploads)
+        )
+
+
+def joined(model: str, uploads: list[Upload], answers: list[Answer]) -> bytes:
+    """The answer about several pictures. One that cannot be used is told beside the others; if none can, or the
+    server failed one of them, that is the answer to the request."""
+    failed = [answer for answer in answers if answer.status != HTTPStatus.OK]
+    worst = max(failed, key=lambda answer: answer.status, default=None)
+    if worst is not None and (worst.status == HTTPStatus.SERVICE_UNAVAILABLE or len(failed) == len(answers)):
+        raise Problem(worst.status, worst.text.decode())
+    pieces = [
+        answer.text
+        if answer.status == HTTPStatus.OK
+        else json.dumps({"image": upload.name, "error": answer.text.decode()}).encode()
+        for upload, answer in zip(uploads, answers, strict=True)
+    ]
+    return b'{"model":"%s","predictions":[%s]}' % (model.encode(), b",".join(pieces))
+
+
+def split_labels(text: str | None) -> list[str] | None:
+    """
+    >>> split_labels("sea gull, dog,,dog"), split_labels(None)
+    (['sea gull', 'dog'], None)
+    """
+    if text is None:
+        return None
+    labels = list(dict.fromkeys(label.strip() for label in text.split(",") if label.strip()))
+    if not labels:
+        raise Problem(422, "labels names none; write them like dog,cat or leave labels out")
+    return labels
+
+
+def json_response(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status, headers, media_type="application/json")

@@ -1,0 +1,140 @@
+"""JSON, JSON Lines and CSV that are cut off at any byte are continued to what an undisturbed run writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.cli.predict import predict
+from labelwise.cli.prediction_files import CsvWriter, JsonWriter
+from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
+from labelwise.model import create_model
+from labelwise.tagger import Prediction
+
+LABELS = ("cat", 'a "dog"', "böat")
+IMAGES = ["a.jpg", 'b, "c".jpg', "line\nend.jpg", "ünï.jpg", os.fsdecode(b"latin-\xe9.jpg"), "a.jpg", "broken.jpg"]
+
+
+def predictions() -> list[Prediction]:
+    limits = np.full(len(LABELS), 0.5, np.float32)
+    tagger: Any = SimpleNamespace(labels=LABELS, threshold_values=limits, config=SimpleNamespace(task="multi-label"))
+    values = np.random.default_rng(0).random((len(IMAGES), len(LABELS)), np.float32)
+    made = [Prediction(tagger, image, row) for image, row in zip(IMAGES, values, strict=True)]
+    return [*made[:-1], Prediction(tagger, IMAGES[-1], None, "cannot be decoded")]
+
+
+def write(writer: JsonWriter | CsvWriter) -> list[str]:
+    """What a run does; gives the pictures that were still wanted."""
+    wanted = [prediction for prediction in predictions() if writer.wants(str(prediction.image))]
+    for prediction in wanted:
+        writer.write(prediction, prediction.choose())
+    writer.close()
+    return [str(prediction.image) for prediction in wanted]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(JsonWriter, "tags.json"), (JsonWriter, "tags.jsonl"), (CsvWriter, "tags.csv")]
+)
+def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(kind: Any, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    assert write(kind(path, LABELS)) == IMAGES
+    whole = path.read_bytes()
+    left = []
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        left.append(len(write(kind(path, LABELS, resume=True))))
+        assert path.read_bytes() == whole, f"cut at {cut}: {whole[:cut]!r}"
+    # Nothing is there at the start; at the end only what a CSV has no row for.
+    assert (left[0], left[-1]) == (len(IMAGES), 1 if kind is CsvWriter else 0)
+    assert left == sorted(left, reverse=True)
+    path.unlink()
+    assert write(kind(path, LABELS, resume=True)) == IMAGES  # nothing to go on with: from the start
+    assert path.read_bytes() == whole
+
+
+def test_every_file_says_the_same(tmp_path: Path) -> None:
+    for name, kind in (("x.json", JsonWriter), ("x.jsonl", JsonWriter), ("x.csv", CsvWriter)):
+        write(kind(tmp_path / name, LABELS))
+    entries = json.loads((tmp_path / "x.json").read_text())
+    assert [entry["image"] for entry in entries] == IMAGES  # the name that is not UTF-8, too
+    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == entries
+    assert "error" in entries[-1]
+    assert "labels" not in entries[-1]
+    with (tmp_path / "x.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [os.path.normpath(tmp_path / row["image"]) for row in rows] == [os.path.abspath(i) for i in IMAGES[:-1]]
+    for row, entry in zip(rows, entries, strict=False):
+        assert [name for name in row["labels"].split("|") if name] == list(entry["labels"])
+
+
+@pytest.mark.parametrize("kind", [JsonWriter, CsvWriter])
+def test_files_of_others_are_not_continued(kind: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for foreign in ('{\n "a": 1\n}\n', '["a"]\n', '[{"image": 1}]\n', '{"path": "x"}\n', "name,age\nx,3\n", "hello\n"):
+        path.write_text(foreign)
+        with pytest.raises(LabelwiseError, match="not written by labelwise"):
+            kind(path, LABELS, resume=True)
+        assert path.read_text() == foreign
+    write(kind(path, LABELS))
+    with pytest.raises(LabelwiseError, match="other labels"):
+        kind(path, ("apple", "pear"), resume=True)
+
+
+def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_sample(tmp_path / "sample", images=300, size=32)
+    torch.manual_seed(0)
+    create_model("resnet10t", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
+    predict("model", "sample", json_file=Path("whole.jsonl"), csv_file=Path("whole.csv"), batch_size=4, engine="torch")
+    capsys.readouterr()
+
+    options = ["--json", "x.jsonl", "--csv", "x.csv", "--batch-size", "4", "--engine", "torch"]
+    command = [sys.executable, "-m", "labelwise", "predict", "model", "sample", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 240
+    while not Path("x.jsonl").exists() or Path("x.jsonl").read_bytes().count(b"\n") < 10:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    there = Path("x.jsonl").read_bytes().count(b"\n")
+    assert 10 <= there < 300
+    with Path("x.csv").open("ab") as file:
+        file.write(b"sample/images/000")  # and a row that the disk has only half of
+    predict(
+        "model", "sample", json_file=Path("x.jsonl"), csv_file=Path("x.csv"), batch_size=4, engine="torch", resume=True
+    )
+    said = capsys.readouterr()
+    assert "of 300 pictures are there already" in said.err
+    assert len(said.out.splitlines()) <= 300 - there + 1
+    # Other batches, other last digits: the numbers of both runs agree to what a CSV shows.
+    assert Path("x.csv").read_text() == Path("whole.csv").read_text()
+    found, expected = (
+        [json.loads(line) for line in Path(f).read_text().splitlines()] for f in ("x.jsonl", "whole.jsonl")
+    )
+    assert [entry["image"] for entry in found] == [entry["image"] for entry in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["all_scores"] == pytest.approx(other["all_scores"], abs=1e-6)
+    predict("model", "sample", json_file=Path("x.jsonl"), csv_file=Path("x.csv"), resume=True)
+    assert capsys.readouterr().out == ""  # nothing left to do
+
+
+def test_resume_without_a_file_asks_for_one(tmp_path: Path) -> None:
+    with pytest.raises(LabelwiseError, match="add --json, --csv or --sidecar"):
+        predict("owner/name", str(tmp_path), resume=True)

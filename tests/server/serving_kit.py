@@ -1,0 +1,113 @@
+"""Servers as real processes on free ports of loopback, and a tiny exported model for them.
+
+The workers of an exported model start without PyTorch, in a second or two.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwise.export.folder import ExportConfig, config_text
+from labelwise.preprocessing import Preprocessing
+from labelwise.tagger_config import TaggerConfig
+
+LABELS = ("boat", "car", "cat", "dog", "sun")
+SIZE = 32
+
+
+class RunningServer:
+    def __init__(self, process: subprocess.Popen[str], address: str, said: list[str]) -> None:
+        self.process, self.address, self.said = process, address, said  # what it writes to stderr, line by line
+        self._reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
+        self._reader.start()
+        self.client = httpx.Client(base_url=address, timeout=60)
+
+    def workers(self) -> list[int]:
+        folders = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(child) for folder in folders for child in folder.read_text().split()]
+
+    def metric(self, name: str) -> float:
+        lines = self.client.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def stop(self) -> int:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"]
+
+
+@contextmanager
+def running(*arguments: object, **environment: str) -> Iterator[RunningServer]:
+    process = subprocess.Popen(
+        command(*arguments),
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("serving "):
+                break
+        else:
+            pytest.fail(f"the server did not start: {said}")
+        address = line.split(" on ")[1].split()[0]
+        yield RunningServer(process, address, said)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def write_tiny_export(folder: Path) -> Path:
+    """An exported model by hand: the mean colour of the picture, times a matrix."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    config = TaggerConfig(labels=LABELS, preprocessing=Preprocessing(size=SIZE), thresholds=(0.4, 0.5, 0.6, 0.5, 0.45))
+    weights = np.random.default_rng(0).normal(size=(3, len(LABELS))).astype(np.float32) * 3
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
+            helper.make_node("Flatten", ["mean"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["out"]),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["b", 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["b", len(LABELS)])],
+        [helper.make_tensor("weights", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = config_text(ExportConfig(kind="onnx", other_sizes=False), config.model_dump(mode="json"))
+    helper.set_model_props(model, {"labelwise": text})
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    (folder / "config.json").write_text(text)
+    return folder
+
+
+def png(width: int, height: int) -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (width, height), (200, 30, 30)).save(file, "PNG", compress_level=1)
+    return file.getvalue()

@@ -1,0 +1,50 @@
+"""The tagger that comes with labelwise, on real photos that scikit-image carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import skimage
+
+import labelwise as lw
+from labelwise.bundled import default_model
+
+PHOTOS = Path(skimage.__file__).parent / "data"
+MEGABYTES = 20
+
+
+@pytest.fixture(scope="module")
+def tagger() -> lw.Tagger:
+    return lw.load()
+
+
+@pytest.mark.parametrize(
+    ("photo", "label"),
+    [
+        ("astronaut.png", "person"),
+        ("camera.png", "person"),
+        ("chelsea.png", "cat"),
+        ("motorcycle_left.png", "motorbike"),
+    ],
+)
+def test_it_knows_what_is_in_the_photo(tagger: lw.Tagger, photo: str, label: str) -> None:
+    (prediction,) = tagger.predict(PHOTOS / photo)
+    assert prediction.labels == [label]
+    assert prediction.attention(label).sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_nothing_it_knows_is_in_a_cup_of_coffee_or_a_moon(tagger: lw.Tagger) -> None:
+    coffee, moon = tagger.predict([PHOTOS / "coffee.png", PHOTOS / "moon.png"])
+    assert coffee.labels == moon.labels == []
+
+
+def test_it_is_small_and_its_card_tells_what_was_measured() -> None:
+    folder = default_model()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < MEGABYTES * 1e6
+    measured = json.loads((Path(__file__).parents[1] / "docs" / "results" / "voc2007-bundled.json").read_text())
+    card = (folder / "README.md").read_text()
+    assert f"value: {measured['mAP']:.2f}" in card
+    for row in measured["per_label"]:
+        assert f"| {row['label']} | {row['threshold']:.3f} | {row['AP']:.1f} |" in card
