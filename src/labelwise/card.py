@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -138,7 +139,7 @@ def _looks(config: ModelConfig) -> bool:
 
 
 def _use(config: ModelConfig, name: str) -> str:
-    looks = f"\n    prediction.attention({config.labels[0]!r})  # [H, W]: where it looked" if _looks(config) else ""
+    looks = f"\n    prediction.attention({json.dumps(config.labels[0], ensure_ascii=False)})  # [H, W]: where it looked" if _looks(config) else ""
     return f"""```python
 import labelwise as lw
 
