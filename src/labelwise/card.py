@@ -139,7 +139,11 @@ def _looks(config: ModelConfig) -> bool:
 
 
 def _use(config: ModelConfig, name: str) -> str:
-    looks = f"\n    prediction.attention({json.dumps(config.labels[0], ensure_ascii=False)})  # [H, W]: where it looked" if _looks(config) else ""
+    looks = (
+        f"\n    prediction.attention({json.dumps(config.labels[0], ensure_ascii=False)})  # [H, W]: where it looked"
+        if _looks(config)
+        else ""
+    )
     return f"""```python
 import labelwise as lw
 
