@@ -89,7 +89,7 @@ def test_skip_invalid_runs_a_head_once_where_an_option_does_not_count() -> None:
     ]
     # The same holds for what is set for all runs.
     gap, hsq = plan(None, {"model.options.dim": 32}, parse_grid(["head=gap,hsq"]), skip_invalid=True)
-    assert (gap.recipe.model.options, hsq.recipe.model.options) == ({}, {"dim": 32})
+    assert (gap.recipe.model.options, hsq.recipe.model.options) == ({}, {"dim": 32, "token_dropout": 0.5})
     with pytest.raises(LabelwiseError, match="unknown option 'dim'"):
         plan(None, {"model.options.dim": 32}, parse_grid(["head=gap,hsq"]))
     # Experts that are put into another head count there.

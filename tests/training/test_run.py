@@ -106,6 +106,7 @@ def test_accumulated_steps_equal_one_large_batch(sample: Path, tmp_path: Path) -
         "data.train": "train+val",  # 48 images: three batches of 16
         "data.validation": None,
         "augmentation.flip": 0.0,
+        "union": 0.0,
     }
     train(recipe(sample, **same, batch_size=16), tmp_path / "large")
     train(recipe(sample, **same, batch_size=8, accumulate=2), tmp_path / "small")
@@ -259,7 +260,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str, sample: Path,
 def test_another_head_leaves_behind_what_it_does_not_know() -> None:
     """`--head gap` on the default recipe, whose head has dim=256; what the user sets for it is checked."""
     assert load_recipe(None, {"model.head": "gap"}).model.options == {}
-    assert load_recipe(None, {"model.head": "q2l"}).model.options == {"dim": 256}
+    assert load_recipe(None, {"model.head": "q2l"}).model.options == {"dim": 256, "token_dropout": 0.5}
     assert load_recipe(None, {"model.head": "gap", "model.options.dropout": 0.2}).model.options == {"dropout": 0.2}
 
 
