@@ -99,7 +99,7 @@ def _bundled() -> Any:
     from labelwise.bundled import default_model
     from labelwise.server.settings import ModelSource
 
-    return (ModelSource(name="default", source=str(default_model())),)
+    return (ModelSource(name=default_model().name, source=str(default_model())),)
 
 
 def _key(file: Path | None) -> str | None:

@@ -31,7 +31,7 @@ def save_explanation(
     columns = min(_COLUMNS, 1 + len(maps))
     rows = ceil((1 + len(maps)) / columns)
     height = 3.2 * picture.height / picture.width
-    figure = Figure(figsize=(3.4 * columns, (min(height, 6.0) + 0.55) * rows + 0.6), layout="constrained")
+    figure = Figure(figsize=(3.4 * columns, (min(height, 6.0) + 0.8) * rows + 0.6), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes:
         axis.set_axis_off()
