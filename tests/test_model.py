@@ -196,3 +196,10 @@ def test_a_compact_folder_gives_the_same_answers(tmp_path: Path) -> None:
     assert 0.4 < (tmp_path / "trained" / "model.safetensors").stat().st_size / sizes["whole"] < 0.6
     lw.load_model(tmp_path / "small").save(tmp_path / "again", compact=True)  # halves of halves are the same
     assert (tmp_path / "again" / "model.safetensors").stat().st_size == sizes["small"]
+
+    again = lw.load_model(tmp_path / "small")  # what it learns after it was loaded is its own again
+    with torch.no_grad():
+        next(again.backbone.parameters()).add_(0.01)
+    learned = again(images)
+    again.save(tmp_path / "learned")
+    assert torch.equal(lw.load_model(tmp_path / "learned")(images), learned)

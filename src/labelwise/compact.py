@@ -7,27 +7,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from labelwise.backbones import Backbone
+from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.backbones.weights import in_package
-from labelwise.model_config import ModelConfig
-
-_BACKBONE = "backbone."
 
 
-def compacted(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The config and the tensors to save instead of a model's own.
+def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The tensors to save instead of a model's own, and whether its backbone is left out.
 
     Matrices become 16-bit floats; vectors (biases, norms, running statistics) are small and stay exact. A backbone that
     still has the weights of an installed package is left out: whoever loads the model takes them from there.
     """
-    kept = dict(state)
-    if in_package(config.backbone.name):
-        installed = Backbone(config.backbone, "package").state_dict()
-        if all(torch.equal(tensor, state[_BACKBONE + name].cpu()) for name, tensor in installed.items()):
-            kept = {name: tensor for name, tensor in state.items() if not name.startswith(_BACKBONE)}
-            backbone = config.backbone.model_copy(update={"weights": "package"})
-            config = config.model_copy(update={"backbone": backbone})
-    return config, {name: _half(tensor) for name, tensor in kept.items()}
+    installed = package_tensors(backbone) if in_package(backbone.name) else {}
+    left_out = bool(installed) and all(torch.equal(tensor, state[name].cpu()) for name, tensor in installed.items())
+    return {name: _half(state[name]) for name in state if not (left_out and name in installed)}, left_out
+
+
+def package_tensors(backbone: BackboneConfig) -> dict[str, Tensor]:
+    """A backbone's tensors as an installed package has them, by their names in a model."""
+    return {f"backbone.{name}": tensor for name, tensor in Backbone(backbone, "package").state_dict().items()}
 
 
 def _half(tensor: Tensor) -> Tensor:

@@ -124,8 +124,10 @@ class LabelModel(nn.Module, ModelHubMixin):
         """
         if not compact:
             return replace_folder(Path(folder), self._save_pretrained)
-        config, state = compacted(self.config, self.state_dict())
-        return replace_folder(Path(folder), lambda fresh: write_files(fresh, config, state))
+        state, left_out = compacted(self.config.backbone, self.state_dict())
+        return replace_folder(
+            Path(folder), lambda fresh: write_files(fresh, self.config, state, backbone_in_package=left_out)
+        )
 
     def push_to_hub(
         self, repo_id: str, *, license: str | None = None, private: bool | None = None, **options: Any
@@ -148,9 +150,7 @@ class LabelModel(nn.Module, ModelHubMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
         """A model from a model folder, a run folder or a hub id, in evaluation mode."""
         folder, config, tensors = read_folder(pretrained_model_name_or_path, **hub_options)
-        model = cls(config, backbone=Backbone(config.backbone, config.backbone.weights or "none"))
-        if config.backbone.weights:
-            tensors |= {f"backbone.{name}": tensor for name, tensor in model.backbone.state_dict().items()}
+        model = cls(config)
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:

@@ -18,10 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from labelwise.card import model_card
+from labelwise.compact import package_tensors
 from labelwise.errors import LabelwiseError
 from labelwise.model_config import ModelConfig
 
 FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+_IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not about the model
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
@@ -45,11 +47,16 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def write_files(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> None:
+def write_files(
+    folder: Path, config: ModelConfig, state: Mapping[str, Tensor], *, backbone_in_package: bool = False
+) -> None:
+    """`backbone_in_package`: the state has no backbone, because an installed package has just the same (compact.py)."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
     content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
+    if backbone_in_package:
+        content[_IN_PACKAGE] = True
     (folder / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model_card(config), encoding="utf-8")
 
@@ -59,11 +66,14 @@ def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConf
     folder = find_folder(source, **hub_options)
     config = read_config(folder)
     try:
-        return folder, config, load_file(folder / WEIGHTS)
+        tensors = load_file(folder / WEIGHTS)
     except FileNotFoundError:
         raise LabelwiseError(f"{str(folder)!r} has no {WEIGHTS}; copy the whole model folder") from None
     except SafetensorError as error:
         raise LabelwiseError(f"{str(folder / WEIGHTS)!r} is damaged ({error}); copy the model folder again") from None
+    if _read_content(folder).get(_IN_PACKAGE):
+        tensors |= package_tensors(config.backbone)
+    return folder, config, tensors
 
 
 def find_folder(source: str | Path, **hub_options: Any) -> Path:
@@ -86,17 +96,14 @@ def find_folder(source: str | Path, **hub_options: Any) -> Path:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    where = str(folder / CONFIG)
-    try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
-    if isinstance(content, dict) and "export" in content:
+    where, content = str(folder / CONFIG), _read_content(folder)
+    if "export" in content:
         raise LabelwiseError(
             f"{str(folder)!r} is an exported model, for labelwise predict and evaluate; name the one it was made from"
         )
-    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+    if not isinstance(content.get("format"), int):
         raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+    content.pop(_IN_PACKAGE, None)
     made_with = content.pop("made_with", {})
     if content.pop("format") > FORMAT:
         newer = made_with.get("labelwise", "?") if isinstance(made_with, dict) else "?"
@@ -105,3 +112,14 @@ def read_config(folder: Path) -> ModelConfig:
             "upgrade with: pip install -U labelwise"
         )
     return ModelConfig.parse(content, where)
+
+
+def _read_content(folder: Path) -> dict[str, Any]:
+    where = str(folder / CONFIG)
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
+    if not isinstance(content, dict):
+        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+    return content

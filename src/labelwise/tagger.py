@@ -24,6 +24,7 @@ from labelwise.engines.base import Engine, EngineName, Floats, thread_count
 from labelwise.errors import LabelwiseError, unknown_name
 from labelwise.export.folder import Exported, find_export
 from labelwise.preprocessing import Preprocessing
+from labelwise.tagger_config import check_threshold
 
 if TYPE_CHECKING:
     from labelwise.model import LabelModel
@@ -250,13 +251,6 @@ class Tagger:
         if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
         return scores
-
-
-def check_threshold(threshold: float, task: str) -> None:
-    if not 0 <= threshold <= 1:
-        raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
-    if task == "single-label":
-        raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
 
 
 def find_images(images: Sources) -> Iterator[Picture]:

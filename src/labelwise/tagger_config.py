@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from labelwise.config import Config
+from labelwise.errors import LabelwiseError
 from labelwise.preprocessing import Preprocessing
 
 
@@ -52,3 +53,11 @@ class TaggerConfig(Config):
             z = z - z.max(axis=1, keepdims=True)
             log_scores = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
         return np.exp(log_scores).astype(np.float32)
+
+
+def check_threshold(threshold: float, task: str) -> None:
+    """An error if `threshold` cannot be one for all labels."""
+    if not 0 <= threshold <= 1:
+        raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
+    if task == "single-label":
+        raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")

@@ -82,6 +82,16 @@ def test_a_file_of_somebody_else_stays(model: str, photos: Path, kind: str, caps
         assert (photos / name).read_text() != before
 
 
+def test_a_refused_sidecar_leaves_other_files_as_they_are(model: str, photos: Path, tmp_path: Path) -> None:
+    (photos / "00000.txt").write_text("somebody's notes")
+    tags, table = tmp_path / "tags.json", tmp_path / "tags.csv"
+    tags.write_text("earlier results")
+    table.write_text("earlier rows")
+    with pytest.raises(LabelwiseError, match="add --overwrite"):
+        predict(model, str(photos), sidecar="txt", json_file=tags, csv_file=table, on_bad_image="skip")
+    assert (tags.read_text(), table.read_text()) == ("earlier results", "earlier rows")
+
+
 def test_two_pictures_never_share_a_sidecar(tmp_path: Path) -> None:
     writer = SidecarWriter("txt", None)
     assert writer.wants(str(tmp_path / "a.jpg"))

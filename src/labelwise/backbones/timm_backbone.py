@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 import timm
 from pydantic import Field
@@ -19,7 +19,6 @@ class BackboneConfig(Config):
     name: str  # as timm spells it, with or without a tag for the weights
     stage: int = -1  # which feature map: -1 is the last, -2 the one before
     size: ImageSize | None = None  # input size in pixels; None: the one the weights were trained at
-    weights: Literal["package"] | None = None  # of a saved model: not in its folder, but in a package (compact.py)
     drop_path: float = Field(default=0.0, ge=0, lt=1)  # stochastic depth in training: the last block's chance to be out
 
 

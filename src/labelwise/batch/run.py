@@ -39,6 +39,8 @@ def run_job(
         images = sum(count or 0 for count in counts)
         engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).engine.family
         settings = settings.model_copy(update={"engine": engine})
+    # Opened again by its name, as every later run and every worker will: "auto" leaves PyTorch unoptimised for a few
+    # pictures, which differs in the last digits.
     tagger = open_tagger(model, settings)
     folder.start(files.fingerprint, parts, tagger.labels, settings)
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from labelwise.cli.say import say
+
 if TYPE_CHECKING:
     from labelwise.data.inspect import Pair, Report
     from labelwise.data.table import LabelTable
@@ -27,11 +29,6 @@ def _track(items: Iterable[int], description: str, total: int) -> Iterable[int]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         yield from progress.track(items, total, description=description)
-
-
-def _say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
-    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -103,7 +100,7 @@ def split(
     table = split_table(_open(data), parse_fractions(fractions), seed=seed, force=force, track=_track)
     write_manifest(table, out)
     sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
-    _say(f"{out}: {sizes}")
+    say(f"{out}: {sizes}")
 
 
 @app.command
@@ -134,8 +131,8 @@ def convert(
 
     table = _open(data)
     for note in convert_table(table, to, out, columns=columns, unknown=unknown, track=_track):
-        _say(f"note: {note}", stderr=True)
-    _say(f"{out}: {len(table):,} images as {to}")
+        say(f"note: {note}", stderr=True)
+    say(f"{out}: {len(table):,} images as {to}")
 
 
 @app.command
@@ -163,7 +160,7 @@ def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
             progress.update(tasks[what], completed=done, total=total)
 
         folder = download_dataset(dataset, out, keep_archives=keep_archives, progress=show)
-    _say(f"{folder}: {dataset} is complete")
+    say(f"{folder}: {dataset} is complete")
 
 
 @app.command
@@ -184,7 +181,7 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     from labelwise.data.sample import make_sample
 
     table = make_sample(out, images=images, size=size, seed=seed, track=_track)
-    _say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
+    say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
 
 
 def _open(data: str, **options: str) -> LabelTable:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def evaluate(
         network.save(folder)
     _show(result)
     if save:
-        _say(f"{folder}: saved what was fitted on {fitted['on']}")
+        say(f"{folder}: saved what was fitted on {fitted['on']}")
 
 
 def _write(result: dict[str, Any], json_file: Path | None) -> None:
@@ -251,14 +252,14 @@ def _show(result: dict[str, Any]) -> None:
     from labelwise.evaluation.tables import headline_table, label_table, notes
 
     data = result["data"]
-    _say(
+    say(
         f"{result['model']['source']} on {data['source']} ({data['split']}): "
         f"{result['images']:,} images, {result['labels']:,} labels"
     )
     for table in (label_table(result), headline_table(result)):
         Console(highlight=False).print(table)
     for note in notes(result):
-        _say(note)
+        say(note)
 
 
 def _few(names: tuple[str, ...]) -> str:
@@ -266,13 +267,8 @@ def _few(names: tuple[str, ...]) -> str:
 
 
 def _note(text: str) -> None:
-    _say(text, stderr=True)
+    say(text, stderr=True)
 
 
 def _warn(text: str) -> None:
-    _say(f"warning: {text}", stderr=True)
-
-
-def _say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
-    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+    say(f"warning: {text}", stderr=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from labelwise.cli.model_argument import model_and_rest
+from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _picture(
     maps = maps_of(tagger.model, prediction.picture(), shown, method=method, layer=layer, head=head)
     out.parent.mkdir(parents=True, exist_ok=True)
     save_explanation(prediction, maps, out, describe(tagger.model, method, layer, head))
-    _say(f"{out}: {', '.join(shown)}")
+    say(f"{out}: {', '.join(shown)}")
 
 
 def _check(
@@ -146,7 +146,7 @@ def _check(
         out.parent.mkdir(parents=True, exist_ok=True)
         content = {"model": model, "data": data, "split": split, **result.as_dict()}
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    _say(str(result))
+    say(str(result))
 
 
 def _experts(model: str, data: str, split: str, out: Path | None, workers: int, cache: bool) -> None:
@@ -168,9 +168,9 @@ def _experts(model: str, data: str, split: str, out: Path | None, workers: int, 
     if out is not None:
         write_experts(use, out)
     for sentence in expert_words(use):
-        _say(sentence)
+        say(sentence)
     if out is not None:
-        _say(f"written: {out}")
+        say(f"written: {out}")
 
 
 def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
@@ -183,7 +183,3 @@ def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
     network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
     table = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
     return network, table if split == "all" else table.select(split)
-
-
-def _say(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError
 
 
@@ -62,17 +62,12 @@ def export(
         table = table if chosen == "all" and "all" not in table.split_names else table.select(chosen)
         table = match_labels(table, network.labels, ignore_extra=True)
         images = Calibration(table, network.config, max_loss, on_bad_image)
-    about = export_model(network, format, out, calibration=images, say=lambda text: _say(f"{text} …", stderr=True))
+    about = export_model(network, format, out, calibration=images, say=lambda text: say(f"{text} …", stderr=True))
     size = network.config.preprocessing.size
     sizes = "sides of any multiple of 32" if about.other_sizes else f"pictures of {size} x {size} pixels only"
-    _say(f"{out}: {format}, {about.precision}, {len(network.labels)} labels, any batch size, {sizes}")
+    say(f"{out}: {format}, {about.precision}, {len(network.labels)} labels, any batch size, {sizes}")
     if about.difference is not None:
-        _say(f"largest difference to the model's logits: {about.difference:.1e} of the largest one")
+        say(f"largest difference to the model's logits: {about.difference:.1e} of the largest one")
     if about.mean_average_precision is not None:
         before, after = about.mean_average_precision["before"], about.mean_average_precision["after"]
-        _say(f"mAP on {calibration} ({chosen}): {before:.2f} before, {after:.2f} in INT8 ({after - before:+.2f})")
-
-
-def _say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
-    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+        say(f"mAP on {calibration} ({chosen}): {before:.2f} before, {after:.2f} in INT8 ({after - before:+.2f})")

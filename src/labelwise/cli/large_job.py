@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from labelwise.cli.progress import picture_progress
+from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def run_job(
 
         def started(summary: JobSummary, pictures: int | None) -> None:
             if summary.already_there:
-                _say(f"resumed: {summary.already_there} of {summary.parts} parts are there already")
+                say(f"resumed: {summary.already_there} of {summary.parts} parts are there already", stderr=True)
             progress.update(task, total=pictures)
             nonlocal start
             start = time.monotonic()  # the model is loaded: what comes now is what a longer job has more of
@@ -114,14 +115,11 @@ def run_job(
             workers=options.workers,
             started=started,
             advanced=advanced,
-            say=_say,
+            say=partial(say, stderr=True),
         )
     speed = summary.pictures / (time.monotonic() - start)
-    _say(
+    say(
         f"{options.out}: {summary.pictures} pictures in {summary.parts - summary.already_there} parts "
-        f"({speed:.1f} images/s); {summary.errors} of them could not be decoded (column error)"
+        f"({speed:.1f} images/s); {summary.errors} of them could not be decoded (column error)",
+        stderr=True,
     )
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)

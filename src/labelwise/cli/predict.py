@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import Progress
 
 from labelwise.cli.large_job import JobOptions, run_job
@@ -20,6 +19,7 @@ from labelwise.cli.path_lists import read_paths
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter, Writer
 from labelwise.cli.prediction_line import describe
 from labelwise.cli.progress import FEW, picture_progress
+from labelwise.cli.say import say
 from labelwise.cli.sidecars import SidecarWriter
 from labelwise.errors import LabelwiseError
 
@@ -132,6 +132,10 @@ def predict(
     else:  # they come while we work, and how many there will be nobody knows
         pictures = map(str, find_images(chain(sources, read_paths(path_list, null=null))))
         count = None
+    sidecars = SidecarWriter(sidecar, sidecar_dir, overwrite=overwrite, resume=resume) if sidecar else None
+    if sidecars is not None and count is not None:
+        for picture in pictures:  # one that may not be replaced is told now, while nothing is written or emptied
+            sidecars.wants(picture)
     tagger = load(
         chosen_model,
         threshold=threshold,
@@ -149,11 +153,11 @@ def predict(
         if csv_file:
             writers.append(CsvWriter(csv_file, tagger.labels, resume=resume))
             files.callback(writers[-1].close)
-        if sidecar:
-            writers.append(SidecarWriter(sidecar, sidecar_dir, overwrite=overwrite, resume=resume))
+        if sidecars is not None:
+            writers.append(sidecars)
         takers: deque[list[Writer]] = deque()
         wanted: Iterable[str] = _wanted(pictures, writers, takers)
-        if count is not None:  # a sidecar that may not be replaced is told now, not after an hour
+        if count is not None:  # the bar shows how many of them are there already
             wanted = list(wanted)
         predictions = tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image)
         near_misses = top is None and tagger.config.task == "multi-label"
@@ -194,9 +198,3 @@ def _progress(wanted: Iterable[str], count: int | None) -> Iterator[tuple[Progre
         say(f"resumed: {there} of {count} pictures are there already", stderr=True)
     with picture_progress(count, there) as progress:
         yield progress, width
-
-
-def say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
-    printable = os.fsencode(text).decode("utf-8", "replace")
-    Console(stderr=stderr).print(printable, markup=False, highlight=False, soft_wrap=True)

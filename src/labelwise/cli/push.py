@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
+
+from labelwise.cli.say import say
 
 
 def push(
@@ -46,13 +47,8 @@ def push(
     files = evaluation or []
     if dry_run is not None:
         folder = hub.prepare(model, dry_run, name, license=license, evaluations=files)
-        _say(f"{folder}: what would be uploaded as {name}")
+        say(f"{folder}: what would be uploaded as {name}")
         return
-    _say("uploading …", stderr=True)
+    say("uploading …", stderr=True)
     address = hub.push(model, name, private=private or None, license=license, evaluations=files, message=message)
-    _say(f"{address}: use it as {name}, for example: labelwise predict {name} photo.jpg")
-
-
-def _say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets and are longer than a terminal is wide."""
-    Console(stderr=stderr).print(text, markup=False, highlight=False, soft_wrap=True)
+    say(f"{address}: use it as {name}, for example: labelwise predict {name} photo.jpg")

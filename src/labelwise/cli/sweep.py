@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labelwise.cli.options import parse_options
+from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -73,12 +74,12 @@ def sweep(
     runs = plan(recipe, changes, wanted, skip_invalid=skip_invalid)
     if dry_run:
         for planned in runs:
-            _say(f"{status_of(out / planned.name, planned):12}{out / planned.name}")
-        _say(f"{len(runs)} runs")
+            say(f"{status_of(out / planned.name, planned):12}{out / planned.name}")
+        say(f"{len(runs)} runs")
         return
     made = check_data(runs, out, split)
     if made is not None:
-        _say(f"{runs[0].recipe.data.source} has no splits: made train, val and test once for all runs, in {made}")
+        say(f"{runs[0].recipe.data.source} has no splits: made train, val and test once for all runs, in {made}")
         runs = plan(recipe, {**changes, "data.source": str(made)}, wanted, skip_invalid=skip_invalid)
 
     show = _Progress(runs, out, list(wanted))
@@ -86,10 +87,10 @@ def sweep(
         outcomes = run_sweep(runs, out, test_split=split, jobs=jobs, tell=show.tell)
     except KeyboardInterrupt:
         show.write()
-        _say("stopped; nothing is lost. Give the same command again to go on.")
+        say("stopped; nothing is lost. Give the same command again to go on.")
         raise
     show.print_tables()
-    _say(f"results: {out / 'results.csv'}, {out / 'results.json'}")
+    say(f"results: {out / 'results.csv'}, {out / 'results.json'}")
     finished = [outcome for outcome in outcomes if outcome.status == "finished"]
     if report and split is not None and finished:
         _report(finished, out, split)
@@ -109,11 +110,11 @@ class _Progress:
     def tell(self, outcome: Outcome, number: int) -> None:
         place = f"[{number + 1} of {len(self.runs)}] {outcome.planned.name}"
         if outcome.status in ("new", "interrupted"):
-            _say(f"{place}: {'starting' if outcome.status == 'new' else 'going on where it stopped'}")
+            say(f"{place}: {'starting' if outcome.status == 'new' else 'going on where it stopped'}")
             return
         self.known[outcome.planned.name] = outcome
         result = f"mAP {outcome.measured['mAP']:.2f}" if outcome.measured and outcome.measured["mAP"] else "finished"
-        _say(f"{place}: {result if outcome.status == 'finished' else 'failed: ' + outcome.reason}")
+        say(f"{place}: {result if outcome.status == 'finished' else 'failed: ' + outcome.reason}")
         self.write()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -159,13 +160,9 @@ def _report(finished: Sequence[Outcome], out: Path, split: str) -> None:
     from labelwise.report.runs import ReportOptions, runs_report
 
     if len({outcome.planned.recipe.data.source for outcome in finished}) > 1:
-        _say("no report: the runs were trained on different data; compare some with: labelwise report RUN RUN")
+        say("no report: the runs were trained on different data; compare some with: labelwise report RUN RUN")
         return
     folders = [out / outcome.planned.name for outcome in finished]
     workers = finished[0].planned.recipe.workers
     page = runs_report(folders, out / "report", ReportOptions(split=split, workers=workers))
-    _say(f"Open {page} in a browser.")
-
-
-def _say(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    say(f"Open {page} in a browser.")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from labelwise.atomic_file import write_whole
 from labelwise.cache_folder import cache_folder
 from labelwise.engines.base import FAMILIES, TOLERANCE, Engine, EngineName, Family, relative_difference, thread_count
 from labelwise.engines.convert import FILES, convert, open_file
@@ -160,7 +161,4 @@ def _noise(batch: int, size: int) -> Any:
 def _write(path: Path, text: str) -> None:
     """All of it or nothing, as two processes may be measuring. Where nothing can be written, nothing is remembered."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)
+        write_whole(path, text.encode())

@@ -25,7 +25,7 @@ def describe(backbone: nn.Module, preprocessing: Preprocessing, family: Family =
     whole = {"crop_ratio"} if preprocessing.crop_ratio == 1 else set()
     return {
         "format": FORMAT,
-        "backbone": config.model_dump(mode="json", exclude={"drop_path", "weights"})  # what they are, not where from
+        "backbone": config.model_dump(mode="json", exclude={"drop_path"})
         if isinstance(config, Config)
         else type(backbone).__qualname__,
         "preprocessing": preprocessing.model_dump(mode="json", exclude=whole),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from labelwise.atomic_file import write_whole
 from labelwise.report.html import Html, join, tag
 
 # The browser itself refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
@@ -66,13 +66,7 @@ def write_report(
         main.append(tag("section", heading, intro, section.body, aria_labelledby=f"section-{number}"))
     body = tag("body", tag("main", *main), tag("footer", footer) if footer else None, _scripts(script, code))
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        fresh.write_text(join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n"), encoding="utf-8")
-        os.replace(fresh, target)
-    finally:
-        fresh.unlink(missing_ok=True)
+    write_whole(target, join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n").encode())
     return target
 
 

@@ -42,7 +42,8 @@ def explained(name: str, served: Served, image: Floats, options: dict[str, Any])
     with torch.inference_mode():
         details = model.details(inputs)
     scores = model.config.scores(details.logits.float().cpu().numpy())[0]  # [N]
-    shown = _shown(Prediction(served.tagger, "", scores), options["maps"])
+    prediction = Prediction(served.tagger, "", scores)
+    shown = _shown(prediction, options["maps"])
     method = natural_method(model)
     if method == "attention":
         maps = details.label_attention[0][[labels.index(label) for label in shown]]  # [n, H, W]
@@ -52,7 +53,7 @@ def explained(name: str, served: Served, image: Floats, options: dict[str, Any])
     return _json(
         {
             "model": name,
-            "labels": _rounded(Prediction(served.tagger, "", scores).all_scores),
+            "labels": _rounded(prediction.all_scores),
             "maps": dict(zip(shown, _lists(maps.float().cpu().numpy()), strict=True)),
             "kind": method,
             "experts": _experts(served, details),

@@ -10,13 +10,14 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from labelwise.errors import unknown_name
+from labelwise.errors import LabelwiseError, unknown_name
 from labelwise.server import schema
 from labelwise.server.body import Bodies, Upload, busy
 from labelwise.server.metrics import Metrics
 from labelwise.server.pool import Answer, Pool
 from labelwise.server.problem import Problem
 from labelwise.server.settings import MOST_MAPS, ServeSettings
+from labelwise.tagger_config import check_threshold
 
 
 class Service:
@@ -35,8 +36,11 @@ class Service:
 
     async def predict(self, request: Request, name: str | None, query: schema.PredictQuery) -> Response:
         model = self.model(name)
-        if query.threshold is not None and model["task"] == "single-label":
-            raise Problem(422, "a single-label model names its best label, always: leave the threshold out")
+        if query.threshold is not None:
+            try:
+                check_threshold(query.threshold, model["task"])
+            except LabelwiseError as error:
+                raise Problem(422, str(error)) from None
         labels = split_labels(query.labels)
         if labels is not None and not model["words"]:
             raise Problem(422, f"the labels of the model {model['name']!r} are fixed; leave labels out (see /models)")
