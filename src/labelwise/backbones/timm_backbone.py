@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 import timm
 from pydantic import Field
 from torch import Tensor, nn
 
+from labelwise.backbones.layers import early_parameters
 from labelwise.backbones.weights import fetch_weights
 from labelwise.config import Config
 from labelwise.errors import LabelwiseError
@@ -38,6 +39,7 @@ class Backbone(nn.Module):
     def __init__(self, config: BackboneConfig, weights: str = "none") -> None:
         """`weights`: none, hub, package, auto (package if installed, else hub) or the path of a file."""
         super().__init__()
+        self.frozen: tuple[nn.Module, ...] = ()
         pretrained = _known_pretrained_config(config.name)
         size = config.size or pretrained.input_size[-1]
         self.config = config.model_copy(update={"size": size})
@@ -64,6 +66,19 @@ class Backbone(nn.Module):
             if isinstance(module := getattr(self.model, rest, None), nn.Module):
                 module.requires_grad_(False)
 
+    def freeze_early(self) -> None:
+        """Its first three quarters stay as they are in training: they see edges and textures, which all photos have."""
+        for parameter in early_parameters(self.model):
+            parameter.requires_grad_(False)
+        self.frozen = tuple(module for module in self.model.modules() if _is_frozen(module))
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for module in self.frozen:
+            module.train(False)  # or batch norms would go on counting
+        return self
+
     def forward(self, images: Tensor) -> Tensor:
         if self.ends_in_projection:
             final: Tensor = self.model.forward_intermediates(images, indices=self.indices)[0]
@@ -81,6 +96,11 @@ class Backbone(nn.Module):
             std=expected["std"],
             interpolation="bicubic" if expected["interpolation"] == "bicubic" else "bilinear",
         )
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
 
 
 def _known_pretrained_config(name: str) -> Any:

@@ -19,7 +19,8 @@ def train(
     backbone: str | None = None,
     weights: str | None = None,
     size: int | None = None,
-    freeze: Literal["none", "backbone"] | None = None,
+    freeze: Literal["none", "early", "backbone"] | None = None,
+    start: str | None = None,
     loss: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -50,7 +51,11 @@ def train(
     size
         Input size in pixels.
     freeze
-        backbone: train the head alone, on features that are computed once and cached.
+        backbone: train the head alone, on features that are computed once and cached. early: the head and the last
+        quarter of the backbone. none: all of it.
+    start
+        A trained model to go on from: a run, a model folder or a hub id. The new run has its head and backbone;
+        with --freeze none and a small --lr it fine-tunes both.
     loss
         Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, softmax-cross-entropy.
     epochs
@@ -84,6 +89,7 @@ def train(
         "model.weights": weights,
         "model.size": size,
         "model.freeze": freeze,
+        "model.start": start,
         "loss.name": loss,
         "optimizer.lr": lr,
         "epochs": epochs,

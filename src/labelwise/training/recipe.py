@@ -23,7 +23,8 @@ class DataRecipe(Config):
     source: str | None = None  # what --data takes: a path, format:path, format:path?option=value
     train: str = "train"  # splits, also several: train+val
     validation: str | None = "val"  # None: train without looking at validation data
-    labels: LabelList | None = None  # a subset or another order of the data's labels: names, or a file of them
+    # a subset or another order of the data's labels (a manifest's: all of them): names, or a file of them
+    labels: LabelList | None = None
     # Zero-shot: labels that training must not see (names, a file, or "data": those the data itself calls unseen). The
     # others are learned; `labelwise evaluate` then measures on both.
     unseen: UnseenList | None = None
@@ -50,7 +51,10 @@ class ModelRecipe(Config):
     # names (needs words), or by how often they occur in the same training images (docs/many-labels.md)
     grouping: Literal["random", "words", "co-occurrence"] = "random"
     task: Literal["multi-label", "single-label"] = "multi-label"
-    freeze: Literal["none", "backbone"] = "none"  # backbone: its features are computed once and cached
+    # backbone: its features are computed once and cached; early: its first three quarters stay as they are
+    freeze: Literal["none", "early", "backbone"] = "none"
+    # A trained model of this very description to go on from: a run, a model folder or a hub id. None: start afresh
+    start: str | None = None
 
 
 class LossRecipe(Config):
@@ -117,17 +121,17 @@ OWN_PHOTOS = Recipe(
 
 
 def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
-    """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied."""
+    """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied.
+
+    Without a file, a run to start from ("model.start") also says what kind of model it is.
+    """
     values: Any = OWN_PHOTOS.model_dump(mode="json")
     where = "recipe"
     if path is not None:
         where = f"recipe {str(path)!r}"
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise LabelwiseError(f"{where} is not a list of 'key: value' lines")
+        values = _read(Path(path), where)
+    elif (earlier := Path(str(changes.get("model.start", ""))) / "recipe.yaml").is_file():
+        values["model"] = _read(earlier, f"recipe {str(earlier)!r}").get("model", {})
     if "model.head" in changes:
         _keep_what_fits(values.setdefault("model", {}) or {}, changes["model.head"])
     for dotted, value in changes.items():
@@ -143,6 +147,16 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     path.write_text(
         yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
     )
+
+
+def _read(path: Path, where: str) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise LabelwiseError(f"{where} is not a list of 'key: value' lines")
+    return values
 
 
 def _keep_what_fits(model: dict[str, Any], head: str) -> None:

@@ -29,7 +29,7 @@ from labelwise.features import FeatureCache
 from labelwise.grouping import group_labels
 from labelwise.heads import preset, uses_words, with_options
 from labelwise.heads.config import QueryHeadConfig
-from labelwise.model import LabelModel, create_model
+from labelwise.model import LabelModel, create_model, load_model
 from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
@@ -105,6 +105,8 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     frozen = recipe.model.freeze == "backbone"
     if frozen:
         model.backbone.requires_grad_(False).eval().to(fabric.device)
+    elif recipe.model.freeze == "early":
+        model.backbone.freeze_early()
     module: nn.Module = model.head if frozen else model
     display.say(
         f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
@@ -237,7 +239,7 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
         wanted.backbone,
         wanted.head,
         labels,
-        weights=wanted.weights,
+        weights=wanted.weights if wanted.start is None else "none",
         stage=wanted.stage,
         size=wanted.size,
         drop_path=wanted.drop_path,
@@ -250,7 +252,26 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
     if wanted.normalisation == "plain":
         own = {key: value for key, value in own.items() if key not in ("mean", "std")}
     model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
+    if wanted.start is not None:
+        take_weights(model, wanted.start)
     return model
+
+
+def take_weights(model: LabelModel, start: str) -> None:
+    """All weights of a trained model for the same labels, of the same kind."""
+    trained = load_model(start)
+    if trained.labels != model.labels:
+        raise LabelwiseError(
+            f"{start!r} has other labels than the data, or the same in another order; data.labels in a recipe "
+            "chooses and orders the data's labels"
+        )
+    try:
+        model.load_state_dict(trained.state_dict())
+    except RuntimeError:
+        raise LabelwiseError(
+            f"{start!r} is not the model that this recipe describes; without --recipe, --head, --backbone and --set "
+            "head.… a run's own head and backbone are used"
+        ) from None
 
 
 def image_batches(

@@ -1,0 +1,36 @@
+"""The first three quarters of a backbone stay as they are, whatever its family; the rest learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labelwise.backbones import Backbone, BackboneConfig
+
+# name: parameters of a frozen and of a learning layer
+FAMILIES = {
+    "tf_efficientnet_lite0": ("blocks.4.0.conv_pw.weight", "blocks.5.0.conv_pw.weight"),
+    "resnet10t": ("layer2.0.conv1.weight", "layer3.0.bn2.bias"),
+    "vit_tiny_patch16_224": ("pos_embed", "blocks.11.mlp.fc1.weight"),
+    "convnext_atto": ("stages.1.blocks.0.conv_dw.weight", "stages.2.downsample.1.weight"),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_early_layers_stay_and_late_ones_learn(name: str) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone(BackboneConfig(name=name, size=64))
+    backbone.freeze_early()
+    backbone.train()
+    before = {key: tensor.clone() for key, tensor in backbone.model.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in backbone.parameters() if p.requires_grad], lr=1.0)
+    backbone(torch.randn(2, 3, 64, 64)).square().mean().backward()
+    optimizer.step()
+    after = backbone.model.state_dict()
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    frozen, learning = FAMILIES[name]
+    assert frozen not in changed
+    assert learning in changed
+    # Also what is counted, not learned: the statistics of batch norms.
+    layer = frozen.rsplit(".", 2)[0]
+    assert not any(key.startswith(layer + ".") and "running" in key for key in changed)
