@@ -33,11 +33,11 @@ CONTESTANTS = ("random", "words", "co-occurrence", "no groups")
 
 def settings(data: str, words: str, kind: str, seed: int, epochs: int) -> dict[str, Any]:
     grouped = kind != "no groups"
-    options = {"dim": 256, "feedforward": 512, "groups": GROUPS if grouped else 100, "group_seed": seed}
+    groups = {"groups": GROUPS if grouped else 100, "group_seed": seed}
     return {
         "data.source": data,
         "model.head": "ml-decoder",
-        "model.options": options,
+        "model.options": {"dim": 256, "feedforward": 512, "token_dropout": 0.5, **groups},
         "model.words": {"source": words},
         "model.grouping": kind if grouped else "random",
         "epochs": epochs,

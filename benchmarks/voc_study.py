@@ -29,7 +29,7 @@ from labelwise.training import load_recipe
 
 ROWS = Path(__file__).with_suffix(".yaml")
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
-SPLITS = {
+SPLITS: dict[str, dict[str, Any]] = {
     "tune": {"data.train": "train", "data.validation": "val"},
     # Nothing is left to choose an epoch by: the last one counts.
     "test": {"data.train": "train+val", "data.validation": None},
@@ -49,14 +49,16 @@ def main() -> None:
 
     study = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
     seeds = [0] if arguments.stage == "tune" else arguments.seeds
-    always = {"data.source": arguments.data, "thresholds": "none", **SPLITS[arguments.stage], **study["always"]}
+    always = {"data.source": arguments.data, "thresholds": "none"} | SPLITS[arguments.stage] | study["always"]
     runs = [
         PlannedRun(f"{name}_seed-{seed}", {"row": row, **tried, "seed": seed}, load_recipe(None, changes))
         for row, settings in study["rows"].items()
-        if fnmatch(row, arguments.rows) and (arguments.stage == "test" or "try" in settings)
+        if fnmatch(row, arguments.rows) and arguments.stage in settings.get("stages", SPLITS)
+        if arguments.stage == "test" or "try" in settings
         for name, tried in (trials(row, settings) if arguments.stage == "tune" else [(row, {})])
         for seed in seeds
-        for changes in [always | settings.get("set", {}) | tried | {"seed": seed}]
+        for earlier in [start(settings, study["rows"], arguments, seed)]
+        for changes in [always | settings["set"] | earlier | tried | {"seed": seed}]
     ]
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
 
@@ -79,7 +81,23 @@ def trials(row: str, settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
     tried: dict[str, list[Any]] = settings["try"]
     for values in product(*tried.values()):
         chosen = dict(zip(tried, values, strict=True))
-        yield "_".join([row, *(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in chosen.items())]), chosen
+        yield trial_name(row, chosen), chosen
+
+
+def trial_name(row: str, chosen: dict[str, Any]) -> str:
+    return "_".join([row, *(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in chosen.items())])
+
+
+def start(
+    settings: dict[str, Any], rows: dict[str, dict[str, Any]], arguments: argparse.Namespace, seed: int
+) -> dict[str, Any]:
+    """A row `after` another one goes on from that one's model, with the same seed: of its trials, from the winner."""
+    if "after" not in settings:
+        return {}
+    row = settings["after"]
+    winner = {key: rows[row]["set"][key] for key in rows[row]["try"]}
+    name = trial_name(row, winner) if arguments.stage == "tune" else row
+    return {"model.start": str(arguments.out / f"{name}_seed-{seed}")}
 
 
 def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:

@@ -270,7 +270,7 @@ def test_an_interrupted_report_leaves_the_old_page(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("labelwise.report.page.os.replace", interrupted)
+    monkeypatch.setattr("labelwise.atomic_file.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runs_report([runs[0]], tmp_path, options)
     assert page.read_bytes() == before

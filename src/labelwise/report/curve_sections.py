@@ -21,19 +21,19 @@ _CURVES = 24  # labels
 _TOO_FAR = 0.05  # calibration error: scores are no probabilities any more
 
 
-def curves_section(runs: Sequence[MeasuredRun]) -> Section:
-    first = runs[0]
-    order = np.argsort(np.where(np.isnan(first.average_precision), 2, first.average_precision), kind="stable")[:_CURVES]
+def curves_section(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> Section:
+    """Curves of all `runs`; the labels are in the order of `run`, whose thresholds are marked."""
+    order = np.argsort(np.where(np.isnan(run.average_precision), 2, run.average_precision), kind="stable")[:_CURVES]
     curves = {
-        run.name: [_closed(precision_recall_curve(run.values[:, n], run.targets[:, n])) for n in order] for run in runs
+        one.name: [_closed(precision_recall_curve(one.values[:, n], one.targets[:, n])) for n in order] for one in runs
     }
-    captions = [" / ".join(percent(float(run.average_precision[n])) for run in runs) for n in order]
-    rows = {row["label"]: row for row in first.evaluation.as_dict()["per_label"]}
-    now = [(_fraction(rows[first.labels[n]]["recall"]), _fraction(rows[first.labels[n]]["precision"])) for n in order]
-    several = " The dot is the first run's." if len(runs) > 1 else ""
-    names = [first.labels[n] for n in order]
-    key = tag("p", legend([run.name for run in runs])) if len(runs) > 1 else None
-    left_out = f" The {_CURVES} hardest labels of {len(first.labels)}." if len(first.labels) > _CURVES else ""
+    captions = [" / ".join(percent(float(one.average_precision[n])) for one in runs) for n in order]
+    rows = {row["label"]: row for row in run.evaluation.as_dict()["per_label"]}
+    now = [(_fraction(rows[run.labels[n]]["recall"]), _fraction(rows[run.labels[n]]["precision"])) for n in order]
+    several = f" The order and the dots are those of {run.name}." if len(runs) > 1 else ""
+    names = [run.labels[n] for n in order]
+    key = tag("p", legend([one.name for one in runs])) if len(runs) > 1 else None
+    left_out = f" The {_CURVES} hardest labels of {len(run.labels)}." if len(run.labels) > _CURVES else ""
     return Section(
         "Precision against recall",
         join(key, small_curves(names, curves, captions, now)),

@@ -161,14 +161,17 @@ def _in_depth(
     run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
 ) -> list[Section | None]:
     alone = len(runs) == 1
-    overlaid = [run, *(other for other in runs if other is not run)][:_OVERLAID]
+    # In the order of all charts, so that each run keeps its colour; the one to look at closely is always among them.
+    overlaid = [*runs[:_OVERLAID]]
+    if all(one is not run for one in overlaid):
+        overlaid[-1] = run
     wrong = worst_mistakes(run, "false positive", options.pictures)
     missed = worst_mistakes(run, "miss", options.pictures)
     write_csv(out / "mistakes.csv", pictures_of.mistake_rows(run, [*wrong, *missed]))
     sections: list[Section | None] = [
         single.numbers_section(run) if alone else None,
         single.labels_section(run) if alone else None,
-        curves.curves_section(overlaid),
+        curves.curves_section(run, overlaid),
         curves.sureness_section(run),
     ]
     if run.config.task == "multi-label" and len(run.labels) > 1:
