@@ -13,14 +13,19 @@ from typing import Any
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, RESULTS = DOCS / "study.md", DOCS / "results"
 # <!-- study: NAME --> … <!-- end -->: what stands between is written by this script
+NOT_TRIED = ("row", "seed", "seconds", "mAP")  # the other columns of a trial are its settings
 SECTION = re.compile(r"(?P<start><!-- study: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def tuning_table(summary: list[dict[str, Any]]) -> str:
     """Every trial, the best of each head first."""
-    lines = ["| head | learning rate | union | mAP on val |", "|---|---|---|---|"]
+    lines = ["| head | tried | mAP on val |", "|---|---|---|"]
     for row in summary:
-        lines.append(f"| {row['row']} | {row['optimizer.lr']:g} | {row['union']:g} | {row['mAP']:.2f} |")
+        tried = {key.rsplit(".", 1)[-1]: value for key, value in row.items() if key not in NOT_TRIED}
+        settings = ", ".join(
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in tried.items()
+        )
+        lines.append(f"| {row['row']} | {settings} | {row['mAP']:.2f} |")
     return "\n".join(lines)
 
 
