@@ -204,10 +204,11 @@ def _labels(config: ModelConfig, measured: Sequence[Measured]) -> str:
 
 def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
     data, model, optimizer = recipe["data"], recipe["model"], recipe["optimizer"]
-    frozen = "frozen" if model["freeze"] == "backbone" else "trained along"
+    frozen = {"backbone": "frozen", "early": "its last layers trained along"}.get(model["freeze"], "trained along")
+    start = f"\n- Started from: {_text(public_source(model['start']))}" if model.get("start") else ""
     options = "".join(f", {_text(f'{key} {value}')}" for key, value in model["options"].items())
     return f"""- Data: {_text(public_source(data["source"]))}, split {_text(data["train"])}
-- Backbone: `{model["backbone"]}`, {frozen}
+- Backbone: `{model["backbone"]}`, {frozen}{start}
 - Head: `{model["head"]}`{options}
 - Loss: `{recipe["loss"]["name"]}`
 - Optimizer: {optimizer["name"]}, learning rate {optimizer["lr"]:g}, {recipe["schedule"]["name"]} schedule

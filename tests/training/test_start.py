@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import labelwise as lw
+from labelwise.data.manifest_writer import write_manifest
+from labelwise.data.open import open_data
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
-from labelwise.training import load_recipe
+from labelwise.training import Recipe, load_recipe
+from labelwise.training.loop import Trainer
+from labelwise.training.recipe import OWN_PHOTOS, save_recipe
 from labelwise.training.run import train
 
 SMALL: dict[str, Any] = {
@@ -68,9 +75,14 @@ def test_the_backbone_is_fine_tuned_all_of_it_or_its_end(freeze: str, first: tup
     assert not torch.equal(learned["layer4.0.bn2.bias"], before["layer4.0.bn2.bias"])
 
 
-def test_a_model_folder_needs_a_recipe_that_describes_it(first: tuple[Path, Path]) -> None:
+def test_a_model_folder_fits_the_settings_or_what_differs_is_named(first: tuple[Path, Path]) -> None:
     data, run = first
-    with pytest.raises(LabelwiseError, match="not the model that this recipe describes"):
+    fitting = fine_tuning(data, run / "model", **SMALL)
+    assert fitting.config.head == lw.load_model(run).config.head
+    other = {**SMALL, "model.options": {**SMALL["model.options"], "attention_heads": 4}}
+    with pytest.raises(LabelwiseError, match="attention_heads 2, not 4"):
+        fine_tuning(data, run / "model", **other)
+    with pytest.raises(LabelwiseError, match="backbone resnet10t, not resnet14t"):
         fine_tuning(data, run / "model", **{**SMALL, "model.backbone": "resnet14t"})
 
 
@@ -81,6 +93,76 @@ def test_other_labels_are_refused(first: tuple[Path, Path]) -> None:
         fine_tuning(data, run, **{"data.labels": reordered})
 
 
-def test_a_folder_that_is_none_is_named(first: tuple[Path, Path]) -> None:
+def test_a_run_is_not_replaced_by_one_that_starts_from_it(first: tuple[Path, Path]) -> None:
+    run = first[1]
+    for start in (run, run / "model"):
+        with pytest.raises(LabelwiseError, match="would be replaced"):
+            train(load_recipe(None, {"model.start": str(start)}), run, overwrite=True)
+    assert lw.load_model(run)
+
+
+def test_nothing_is_removed_for_a_start_that_is_none(first: tuple[Path, Path]) -> None:
+    data, run = first
+    fine_tuning(data, run)
     with pytest.raises(LabelwiseError, match="nowhere"):
-        fine_tuning(first[0], first[1].parent / "nowhere")
+        fine_tuning(data, run.parent / "nowhere")
+    assert lw.load_model(run.parent / "second")
+
+
+def test_the_data_stays_divided_as_it_was(tmp_path: Path) -> None:
+    """With another seed and more photos: nothing that was learned from may become a test photo."""
+    make_sample(tmp_path / "sample", images=50, size=48)
+    table = open_data(tmp_path / "sample" / "labels.csv")
+    for name, rows in (("few", range(40)), ("more", range(50))):
+        write_manifest(table.select(np.array(rows)).with_splits([""] * len(rows)), tmp_path / f"{name}.csv")
+    train(load_recipe(None, {**SMALL, "data.source": str(tmp_path / "few.csv")}), tmp_path / "run")
+    fine_tuning(tmp_path / "more.csv", tmp_path / "run", seed=7)
+    before, after = (
+        {os.path.realpath(image): split for image, split in zip(one.images, one.splits, strict=True)}
+        for one in (open_data(tmp_path / run / "split.csv") for run in ("run", "second"))
+    )
+    assert len(after) == 50
+    assert {image: after[image] for image in before} == before
+    assert {split for image, split in after.items() if image not in before} == {"train"}
+
+
+def test_a_run_brings_its_loss_and_task_along(tmp_path: Path) -> None:
+    single = Recipe(loss={"name": "softmax-cross-entropy"}, model={"task": "single-label", "head": "gap"}, seed=3)
+    save_recipe(single, tmp_path / "recipe.yaml")
+    wanted = load_recipe(None, {"model.start": str(tmp_path)})
+    assert (wanted.loss.name, wanted.model.task, wanted.model.head, wanted.seed) == (
+        "softmax-cross-entropy",
+        "single-label",
+        "gap",
+        3,
+    )
+
+
+def test_a_recipe_that_lies_around_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_recipe(Recipe(model={"head": "gap"}), tmp_path / "recipe.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(None, {}) == OWN_PHOTOS
+
+
+def test_an_interrupted_run_does_not_need_its_start_any_more(
+    first: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = first
+    start = shutil.copytree(run, tmp_path / "start")
+    changes = {"model.start": str(start), "model.freeze": "early", "epochs": 2, "batch_size": 8, "workers": 0}
+    wanted = load_recipe(None, {**changes, "data.source": str(data)})
+    whole = train(wanted, tmp_path / "whole")
+    epoch = Trainer._train_epoch
+
+    def power_cut(self: Trainer, number: int, *rest: Any) -> None:
+        if number == 1:
+            raise KeyboardInterrupt
+        epoch(self, number, *rest)
+
+    monkeypatch.setattr(Trainer, "_train_epoch", power_cut)
+    with pytest.raises(KeyboardInterrupt):
+        train(wanted, tmp_path / "cut")
+    monkeypatch.undo()
+    shutil.rmtree(start)
+    resumed = train(wanted, tmp_path / "cut", resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))

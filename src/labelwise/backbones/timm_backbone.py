@@ -67,7 +67,7 @@ class Backbone(nn.Module):
                 module.requires_grad_(False)
 
     def freeze_early(self) -> None:
-        """Its first three quarters stay as they are in training: they see edges and textures, which all photos have."""
+        """Its first layers stay as they are in training: they see edges and textures, which all photos have."""
         for parameter in early_parameters(self.model):
             parameter.requires_grad_(False)
         self.frozen = tuple(module for module in self.model.modules() if _is_frozen(module))

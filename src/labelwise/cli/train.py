@@ -52,10 +52,10 @@ def train(
         Input size in pixels.
     freeze
         backbone: train the head alone, on features that are computed once and cached. early: the head and the last
-        quarter of the backbone. none: all of it.
+        layers of the backbone (a ResNet's last two stages). none: all of it.
     start
-        A trained model to go on from: a run, a model folder or a hub id. The new run has its head and backbone;
-        with --freeze none and a small --lr it fine-tunes both.
+        A trained model to go on from. A run brings its data, splits, head, backbone and loss along; a model folder or
+        a hub id has to fit the other settings. With --freeze none and a small --lr all of it is fine-tuned.
     loss
         Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, softmax-cross-entropy.
     epochs

@@ -23,6 +23,11 @@ from torch.distributed.checkpoint.state_dict import (
 from labelwise.errors import LabelwiseError
 
 
+def last_checkpoint(run: Path) -> Path:
+    """Where a run stopped."""
+    return run / "checkpoints" / "last.safetensors"
+
+
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     draft = path.with_suffix(".tmp")
     try:

@@ -23,6 +23,7 @@ from labelwise.heads.gate_meter import GateMeter
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
+    last_checkpoint,
     module_tensors,
     named,
     optimizer_tensors,
@@ -83,7 +84,7 @@ class Trainer:
 
     @property
     def _last(self) -> Path:
-        return self.folder / "checkpoints" / "last.safetensors"
+        return last_checkpoint(self.folder)
 
     @property
     def _best(self) -> Path:

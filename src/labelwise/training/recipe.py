@@ -51,7 +51,7 @@ class ModelRecipe(Config):
     # names (needs words), or by how often they occur in the same training images (docs/many-labels.md)
     grouping: Literal["random", "words", "co-occurrence"] = "random"
     task: Literal["multi-label", "single-label"] = "multi-label"
-    # backbone: its features are computed once and cached; early: its first three quarters stay as they are
+    # backbone: its features are computed once and cached; early: all but its last layers (layers.py) stay as they are
     freeze: Literal["none", "early", "backbone"] = "none"
     # A trained model of this very description to go on from: a run, a model folder or a hub id. None: start afresh
     start: str | None = None
@@ -123,15 +123,17 @@ OWN_PHOTOS = Recipe(
 def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied.
 
-    Without a file, a run to start from ("model.start") also says what kind of model it is.
+    Without a file, a run to start from ("model.start") also says what is learned from which data, and by which seed the
+    data was split.
     """
     values: Any = OWN_PHOTOS.model_dump(mode="json")
     where = "recipe"
     if path is not None:
         where = f"recipe {str(path)!r}"
         values = _read(Path(path), where)
-    elif (earlier := Path(str(changes.get("model.start", ""))) / "recipe.yaml").is_file():
-        values["model"] = _read(earlier, f"recipe {str(earlier)!r}").get("model", {})
+    elif (start := changes.get("model.start")) and (earlier := Path(start) / "recipe.yaml").is_file():
+        kept = _read(earlier, f"recipe {str(earlier)!r}")
+        values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
     if "model.head" in changes:
         _keep_what_fits(values.setdefault("model", {}) or {}, changes["model.head"])
     for dotted, value in changes.items():

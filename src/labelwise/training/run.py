@@ -29,13 +29,15 @@ from labelwise.features import FeatureCache
 from labelwise.grouping import group_labels
 from labelwise.heads import preset, uses_words, with_options
 from labelwise.heads.config import QueryHeadConfig
-from labelwise.model import LabelModel, create_model, load_model
+from labelwise.model import LabelModel, create_model
 from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
+from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import DataRecipe, Recipe, save_recipe
+from labelwise.training.start import check_start, splits_of_start, take_weights
 from labelwise.words import open_words
 
 _RUN_FILES = (
@@ -55,6 +57,8 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
     """Train by `recipe` in `folder` and return the model, which is also saved in `folder`/model."""
     folder = Path(folder)
     check(recipe)
+    if recipe.model.start is not None and not resume:
+        check_start(recipe.model.start, folder)
     fabric = create_fabric(recipe)
     if fabric.is_global_zero:
         prepare_folder(folder, resume, overwrite)
@@ -103,6 +107,9 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
     frozen = recipe.model.freeze == "backbone"
+    # A checkpoint of the whole model holds all that the start gave it; of a frozen one, the head alone.
+    if recipe.model.start is not None and (frozen or not (resume and last_checkpoint(folder).exists())):
+        take_weights(model, recipe.model.start)
     if frozen:
         model.backbone.requires_grad_(False).eval().to(fabric.device)
     elif recipe.model.freeze == "early":
@@ -176,10 +183,12 @@ def open_tables(recipe: Recipe, display: Display, split_file: Path | None) -> tu
         raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
     table = open_data(data.source, labels=data.labels)
     if table.split_names == ("",):
-        table = split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
+        earlier = splits_of_start(table, recipe.model.start)
+        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
         if split_file is not None:
             write_manifest(table, split_file)
-            display.say(f"{data.source} has no splits: made train, val and test, written to {split_file}")
+            said = "made train, val and test" if earlier is None else f"those of {recipe.model.start}"
+            display.say(f"{data.source} has no splits: {said}, written to {split_file}")
     train_table = seen_part(table.select(data.train), data, display)
     if data.validation is None:
         return train_table, None
@@ -252,26 +261,7 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
     if wanted.normalisation == "plain":
         own = {key: value for key, value in own.items() if key not in ("mean", "std")}
     model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
-    if wanted.start is not None:
-        take_weights(model, wanted.start)
     return model
-
-
-def take_weights(model: LabelModel, start: str) -> None:
-    """All weights of a trained model for the same labels, of the same kind."""
-    trained = load_model(start)
-    if trained.labels != model.labels:
-        raise LabelwiseError(
-            f"{start!r} has other labels than the data, or the same in another order; data.labels in a recipe "
-            "chooses and orders the data's labels"
-        )
-    try:
-        model.load_state_dict(trained.state_dict())
-    except RuntimeError:
-        raise LabelwiseError(
-            f"{start!r} is not the model that this recipe describes; without --recipe, --head, --backbone and --set "
-            "head.… a run's own head and backbone are used"
-        ) from None
 
 
 def image_batches(
