@@ -1,4 +1,4 @@
-"""Every command of docs/sweep.md is one that the command line takes, down to the last option."""
+"""Every sweep that the pages show is one that the command line takes, down to the last option."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from cyclopts import App
 
 from labelwise.cli.sweep import sweep
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
-COMMANDS = re.findall(r"^    labelwise sweep (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("sweep.md", "hsq-figures.md"))
+COMMANDS = re.findall(r"^    labelwise sweep (.*)$", PAGES, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("command", "runs"), zip(COMMANDS, [6, 5, 12, 15, 12], strict=True))
+@pytest.mark.parametrize(("command", "runs"), zip(COMMANDS, [6, 5, 15, 6], strict=True))
 def test_the_pages_sweeps_can_be_planned(
     command: str, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
