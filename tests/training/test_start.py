@@ -17,9 +17,10 @@ from labelwise.data.open import open_data
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.training import Recipe, load_recipe
+from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import OWN_PHOTOS, save_recipe
-from labelwise.training.run import train
+from labelwise.training.run import open_tables, train
 
 SMALL: dict[str, Any] = {
     "model.backbone": "resnet10t",
@@ -124,6 +125,14 @@ def test_the_data_stays_divided_as_it_was(tmp_path: Path) -> None:
     assert len(after) == 50
     assert {image: after[image] for image in before} == before
     assert {split for image, split in after.items() if image not in before} == {"train"}
+    # The new run knows its splits by itself: for its reports, and to be resumed.
+    shutil.rmtree(tmp_path / "run")
+    again, held_out = open_tables(
+        load_recipe(tmp_path / "second" / "recipe.yaml", {}), Display(None), run=tmp_path / "second"
+    )
+    assert held_out is not None
+    assert {after[os.path.realpath(image)] for image in again.images} == {"train"}
+    assert {after[os.path.realpath(image)] for image in held_out.images} == {"val"}
 
 
 def test_a_run_brings_its_loss_and_task_along(tmp_path: Path) -> None:

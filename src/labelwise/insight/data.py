@@ -46,7 +46,7 @@ def trained_on(run: Run, table: LabelTable) -> int | None:
     from labelwise.training.run import open_tables
 
     try:
-        train, _ = open_tables(run.recipe, Display(None), None)
+        train, _ = open_tables(run.recipe, Display(None), run=run.folder)
     except LabelwiseError:  # its data is somewhere else now
         return None
     known = {os.path.realpath(image) for image in train.images}
@@ -70,7 +70,7 @@ def _held_out(run: Run) -> LabelTable | None:
     from labelwise.training.display import Display
     from labelwise.training.run import open_tables
 
-    return open_tables(run.recipe, Display(None), None)[1]
+    return open_tables(run.recipe, Display(None), run=run.folder)[1]
 
 
 def _means_all(table: LabelTable, split: str) -> bool:

@@ -69,7 +69,7 @@ def negative_transfer(
             f"{run.name}: the per-label baseline needs a run that was trained on a frozen backbone; "
             "leave out --per-label-baseline, or train with --set model.freeze=backbone"
         )
-    train, _ = open_tables(run.recipe, Display(None), None)
+    train, _ = open_tables(run.recipe, Display(None), run=run.folder)
     model = load_model(run.model)
     fit_features, fit_rows = _pooled(train, model, run, workers, progress)
     fit_targets = match_labels(train, measured.labels, ignore_extra=True).targets(fit_rows)

@@ -37,7 +37,7 @@ from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import DataRecipe, Recipe, save_recipe
-from labelwise.training.start import check_start, splits_of_start, take_weights
+from labelwise.training.start import check_start, earlier_splits, take_weights
 from labelwise.words import open_words
 
 _RUN_FILES = (
@@ -103,7 +103,7 @@ def check(recipe: Recipe) -> None:
 
 def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> LabelModel:
     split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
-    train_table, held_out = open_tables(recipe, display, split_file)
+    train_table, held_out = open_tables(recipe, display, split_file=split_file, run=folder if resume else None)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
     frozen = recipe.model.freeze == "backbone"
@@ -175,15 +175,17 @@ def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def open_tables(recipe: Recipe, display: Display, split_file: Path | None) -> tuple[LabelTable, LabelTable | None]:
+def open_tables(
+    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
+) -> tuple[LabelTable, LabelTable | None]:
     """The images to train on and to validate. Splits are made where the data has none, always the same for the same
-    seed and images, and written to `split_file`."""
+    seed and images, and written to `split_file`; those that a `run` has written already are kept."""
     data = recipe.data
     if data.source is None:
         raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
     table = open_data(data.source, labels=data.labels)
     if table.split_names == ("",):
-        earlier = splits_of_start(table, recipe.model.start)
+        earlier = earlier_splits(table, run, recipe.model.start)
         table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
         if split_file is not None:
             write_manifest(table, split_file)

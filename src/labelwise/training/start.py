@@ -41,13 +41,19 @@ def take_weights(model: LabelModel, start: str) -> None:
     model.load_state_dict(trained.state_dict())
 
 
-def splits_of_start(table: LabelTable, start: str | None) -> LabelTable | None:
-    """Data without splits with those of the earlier run, or None if that made none. What it did not know is new
-    material to learn from: nothing it was trained on may turn up among the test images."""
+def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
+    """Data without splits with those that `run` itself wrote down, or else the run that it started from; None if there
+    are none."""
+    own = with_splits_of_run(table, run)
+    if own.split_names != ("",):
+        return own
     if start is None:
         return None
     known = with_splits_of_run(table, Path(start), Path(start).parent)
-    return None if known.split_names == ("",) else known.with_splits([split or "train" for split in known.splits])
+    if known.split_names == ("",):
+        return None
+    # What the earlier run did not know is new material to learn from; what it learned from never becomes a test image.
+    return known.with_splits([split or "train" for split in known.splits])
 
 
 def _facts(config: ModelConfig) -> list[tuple[str, Any]]:
