@@ -79,14 +79,22 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def restore_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    parameters = dict(module.named_parameters())
+    names = {id(parameter): name for name, parameter in parameters.items()}
     groups = [{**group, "params": [names[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
     state: dict[str, dict[str, Tensor]] = {}
     for key, tensor in named("optimizer", tensors).items():
         name, _, kind = key.rpartition("/")
-        state.setdefault(name, {})[kind] = tensor
+        state.setdefault(name, {})[kind] = laid_out_like(parameters[name], tensor)
     whole: Any = {"state": state, "param_groups": groups}
     set_optimizer_state_dict(module, optimizer, whole, options=_WHOLE)
+
+
+def laid_out_like(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """Files hold plain tensors, but a fused optimizer walks through a parameter and its state as they lie in memory."""
+    if parameter.dim() == 4 and tensor.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
 
 
 def named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -114,6 +114,8 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
         model.backbone.requires_grad_(False).eval().to(fabric.device)
     elif recipe.model.freeze == "early":
         model.backbone.freeze_early()
+    if not frozen and recipe.strategy != "fsdp":  # convolutions are faster so, most of all on a CPU; FSDP refuses it
+        model.backbone.to(memory_format=torch.channels_last)
     module: nn.Module = model.head if frozen else model
     display.say(
         f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
