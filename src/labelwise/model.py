@@ -17,6 +17,7 @@ from labelwise.compact import compacted
 from labelwise.errors import LabelwiseError
 from labelwise.model_config import ModelConfig, relabelled_config
 from labelwise.model_folder import read_folder, replace_folder, write_files
+from labelwise.scenes import side_by_side
 from labelwise.words import WordsConfig, open_words
 
 if TYPE_CHECKING:
@@ -46,8 +47,12 @@ class LabelModel(nn.Module, ModelHubMixin):
     def labels(self) -> tuple[str, ...]:
         return self.config.labels
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.backbone(images))
+    def forward(self, images: Tensor, *, beside: Tensor | None = None) -> Tensor:
+        """Logits [B, N]. With `beside` [B], those of the scenes of each image and the one it names (`union`)."""
+        maps = self.backbone(images)
+        if beside is not None:
+            maps = side_by_side(maps, beside)
+        logits: Tensor = self.head(maps)
         return logits
 
     def details(self, images: Tensor) -> heads.HeadDetails:

@@ -31,6 +31,5 @@ def test_early_layers_stay_and_late_ones_learn(name: str) -> None:
     frozen, learning = FAMILIES[name]
     assert frozen not in changed
     assert learning in changed
-    # Also what is counted, not learned: the statistics of batch norms.
-    layer = frozen.rsplit(".", 2)[0]
-    assert not any(key.startswith(layer + ".") and "running" in key for key in changed)
+    # Batch norms keep their statistics everywhere; behind the frozen layers they learn their weights.
+    assert not any("running" in key for key in changed)

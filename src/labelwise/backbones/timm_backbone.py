@@ -8,6 +8,7 @@ from typing import Any, Self
 import timm
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelwise.backbones.layers import early_parameters
 from labelwise.backbones.weights import fetch_weights
@@ -67,16 +68,22 @@ class Backbone(nn.Module):
                 module.requires_grad_(False)
 
     def freeze_early(self) -> None:
-        """Its first layers stay as they are in training: they see edges and textures, which all photos have."""
+        """Its first layers stay as they are in training: they see edges and textures, which all photos have.
+
+        Batch norms behind them learn weights, but keep the statistics that the weights before them were trained with:
+        those of small batches are so different that they cost more than the training wins (docs/study.md).
+        """
         for parameter in early_parameters(self.model):
             parameter.requires_grad_(False)
-        self.frozen = tuple(module for module in self.model.modules() if _is_frozen(module))
+        self.frozen = tuple(
+            module for module in self.model.modules() if _is_frozen(module) or isinstance(module, _BatchNorm)
+        )
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         for module in self.frozen:
-            module.train(False)  # or batch norms would go on counting
+            module.train(False)  # or batch norms would use and count a batch's statistics
         return self
 
     def forward(self, images: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from labelwise.errors import LabelwiseError
 from labelwise.heads import with_random_targets
 from labelwise.heads.gate_meter import GateMeter
 from labelwise.metrics import MultiLabelMetrics
+from labelwise.model import LabelModel
+from labelwise.scenes import side_by_side, union_of_labels
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
     last_checkpoint,
@@ -38,7 +40,6 @@ from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.stop import StopRequest
 from labelwise.training.tracking import write_curves
-from labelwise.training.union import join_pairs
 
 
 @dataclass
@@ -159,11 +160,17 @@ class Trainer:
         inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
         if self.mix is not None:
             inputs, targets = self.mix(inputs, targets)
+        scenes = {}
         if recipe.union and torch.rand(()) < recipe.union:
-            inputs, targets = join_pairs(inputs, targets)
+            beside = torch.randperm(len(inputs), device=inputs.device)
+            targets = union_of_labels(targets, targets[beside])
+            if isinstance(self.plain, LabelModel):
+                scenes = {"beside": beside}
+            else:
+                inputs = side_by_side(inputs, beside)  # cached maps
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self.module(inputs)
+            logits = self.module(inputs, **scenes)
             loss = self.loss(logits, with_random_targets(logits, targets))
             self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())

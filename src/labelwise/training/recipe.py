@@ -85,7 +85,7 @@ class Recipe(Config):
     augmentation: AugmentationConfig = AugmentationConfig()
     mixup: float = Field(default=0.0, ge=0)
     cutmix: float = Field(default=0.0, ge=0)
-    # chance that a step puts each image's cached map beside another's: a scene with the labels of both. Ours
+    # chance that a step puts each image's feature map beside another's: a scene with the labels of both. Ours
     union: float = Field(default=0.0, ge=0, le=1)
     loss: LossRecipe = LossRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
@@ -104,8 +104,8 @@ class Recipe(Config):
 
     @property
     def can_join_images(self) -> bool:
-        """Whether `union` makes sense: cached maps, and any number of labels for each."""
-        return self.model.freeze == "backbone" and self.model.task == "multi-label"
+        """Whether `union` makes sense: an image may have any number of labels."""
+        return self.model.task == "multi-label"
 
 
 # What `labelwise train` does without a recipe; recipes/own-photos.yaml says the same, line by line.

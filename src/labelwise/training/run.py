@@ -91,8 +91,8 @@ def check(recipe: Recipe) -> None:
         raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
     if recipe.union and not recipe.can_join_images:
         raise LabelwiseError(
-            "union joins the cached maps of two images into a scene with the labels of both: it needs freeze=backbone "
-            "and task=multi-label; use --set union=0"
+            "union joins the maps of two images into a scene with the labels of both, which are too many for "
+            "task=single-label; use --set union=0"
         )
     if recipe.ema and recipe.strategy == "fsdp":
         raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")

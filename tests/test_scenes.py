@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import labelwise as lw
 from labelwise import LabelwiseError, heads
+from labelwise.scenes import side_by_side, union_of_labels
 from labelwise.training import load_recipe
 from labelwise.training.run import check
-from labelwise.training.union import join_pairs, union_of_labels
 
 TRUTH = st.lists(st.sampled_from([1, 0, -1]), min_size=3, max_size=3)
 
@@ -28,29 +29,33 @@ def test_the_labels_of_a_scene(a: list[int], b: list[int]) -> None:
 
 
 def test_a_scene_holds_both_maps() -> None:
-    torch.manual_seed(0)
-    maps, targets = torch.randn(6, 4, 3, 2), torch.eye(6)  # image i has label i
-    scenes, labels = join_pairs(maps, targets)
+    maps, beside = torch.randn(6, 4, 3, 2), torch.tensor([3, 0, 2, 5, 1, 4])
+    scenes = side_by_side(maps, beside)
     assert torch.equal(scenes[:, :, :3], maps)
-    for i in range(6):
-        (partner,) = [j for j in range(6) if torch.equal(scenes[i, :, 3:], maps[j])]
-        assert labels[i].nonzero().flatten().tolist() == sorted({i, partner})
+    assert torch.equal(scenes[:, :, 3:], maps[beside])
+
+
+def test_a_model_joins_the_maps_of_its_images() -> None:
+    model = lw.create_model("resnet10t", head="gap", labels=6, size=32, weights="none").eval()
+    images, beside = torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 3, 2])
+    # Behind average pooling a scene is the mean of its images.
+    single = model(images)
+    torch.testing.assert_close(model(images, beside=beside), (single + single[beside]) / 2)
 
 
 @pytest.mark.parametrize("head", ["gap", "csra", "ml-decoder", "hsq", "q2l"])
 def test_every_head_takes_scenes(head: str) -> None:
     options = {} if head in ("gap", "csra") else {"dim": 16, "token_dropout": 0.5}
     model = heads.create(head, in_features=4, labels=6, **options)
-    scenes, labels = join_pairs(torch.randn(6, 4, 3, 2), torch.eye(6))
-    logits = model(scenes)
-    assert logits.shape == labels.shape
+    logits = model(side_by_side(torch.randn(6, 4, 3, 2), torch.arange(6).flip(0)))
+    assert logits.shape == (6, 6)
     logits.sum().backward()
 
 
-def test_scenes_need_cached_maps_and_independent_labels() -> None:
-    for changes in ({"model.freeze": "none"}, {"model.task": "single-label", "loss.name": "softmax-cross-entropy"}):
-        with pytest.raises(LabelwiseError, match="union=0"):
-            check(load_recipe(None, {"union": 0.5, **changes}))
-        recipe = load_recipe(None, changes)  # a default that does not fit is nobody's mistake
-        assert recipe.union == 0
-        check(recipe)
+def test_scenes_need_independent_labels() -> None:
+    changes = {"model.task": "single-label", "loss.name": "softmax-cross-entropy"}
+    with pytest.raises(LabelwiseError, match="union=0"):
+        check(load_recipe(None, {"union": 0.5, **changes}))
+    recipe = load_recipe(None, changes)  # a default that does not fit is nobody's mistake
+    assert recipe.union == 0
+    check(recipe)
