@@ -16,7 +16,6 @@ from labelwise.report.html import Html, join, tag
 from labelwise.report.page import Section
 from labelwise.report.tables import count, percent, table, with_interval
 
-_COLUMNS = 5  # settings in the table of runs; all are in runs.csv
 SHOWN = 30  # labels in a chart of differences: those that differ most
 _CHARTS = 6  # runs that get a chart of their own
 
@@ -35,7 +34,7 @@ def runs_section(
         title="mAP with its 95% interval",
         note="Intervals of two runs may overlap and the runs still differ: see the paired difference below.",
     )
-    keys = [key for key in differing(settings) if key not in ("model.backbone", "model.head", "model.size")][:_COLUMNS]
+    keys = [key for key in differing(settings) if key not in ("model.backbone", "model.head", "model.size")]
     rows = []
     for run, one in zip(runs, settings, strict=True):
         scores, sure = run.evaluation.scores, run.evaluation.confidence
@@ -43,16 +42,19 @@ def runs_section(
         rows.append(
             [
                 run.name,
-                f"{run.run.head}, {run.config.backbone.name}, {run.config.preprocessing.size} px",
+                tag(
+                    "span",
+                    f"{run.run.head}, {run.config.backbone.name}, {run.config.preprocessing.size} px",
+                    tag("small", _in_words(one, keys)),
+                ),
                 with_interval(scores.mAP, sure.get("mAP")),
                 tag("span", "reference", class_="muted") if comparison is None else paired(comparison.metrics["mAP"]),
                 with_interval(scores.at_thresholds.CF1, sure.get("CF1")),
                 with_interval(scores.at_thresholds.OF1, sure.get("OF1")),
                 tag("span", count(run.complexity["parameters"]), tag("small", count(run.complexity["macs"]))),
-                *(_said(one.get(key)) for key in keys),
             ]
         )
-    heads = ["run", "model", "mAP", "difference", "CF1", "OF1", "parameters, multiply-adds", *map(short, keys)]
+    heads = ["run", "model", "mAP", "difference", "CF1", "OF1", "parameters, multiply-adds"]
     return Section(
         "The runs",
         join(chart, table(heads, rows, words=2)),
@@ -83,7 +85,7 @@ def seeds_section(runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, A
     for group, one in zip(groups, first, strict=True):
         values = [100 * runs[place].evaluation.scores.mAP for place in group]
         spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "\N{EN DASH}"
-        what = ", ".join(f"{short(key)} {_said(one.get(key))}" for key in keys if key in one) or "all runs"
+        what = _in_words(one, keys) or "all runs"
         ends = f"{min(values):.2f} to {max(values):.2f}"
         rows.append([what, str(len(values)), f"{statistics.mean(values):.2f}", spread, ends])
     return Section(
@@ -235,6 +237,10 @@ def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
         table(["label", "images", *(run.name for run in runs)], rows),
         f"The best of each line in bold.{more}",
     )
+
+
+def _in_words(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{short(key)} {_said(settings.get(key))}" for key in keys if settings.get(key) is not None)
 
 
 def _said(value: Any) -> str:

@@ -1,0 +1,73 @@
+"""Draw docs/images/study.png from docs/results/voc-study.json: every run of every head, and the same against its cost.
+
+python benchmarks/study_figure.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+NAMES = {  # the heads of the study; its other rows are variations of them
+    "hsq": "HSQ",
+    "q2l": "Query2Label",
+    "hsq-linear": "HSQ-Linear",
+    "transformer-decoder": "transformer decoder",
+    "ml-decoder-k20": "ML-Decoder, 20 queries",
+    "ml-decoder-k5": "ML-Decoder, 5 queries",
+    "csra": "CSRA",
+    "gap": "GAP (linear probe)",
+    "gap-without-pairs": "GAP without union",
+}
+TO_THE_LEFT = ("hsq", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
+
+
+def main() -> None:
+    runs: list[dict[str, Any]] = json.loads((DOCS / "results" / "voc-study.json").read_text(encoding="utf-8"))["runs"]
+    found = {name: [run for run in runs if run["row"] == name] for name in NAMES}
+    found = {name: same for name, same in found.items() if same}
+    figure, (by_head, by_cost) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    draw_heads(by_head, found)
+    draw_costs(by_cost, found)
+    figure.savefig(DOCS / "images" / "study.png", dpi=110)
+
+
+def draw_heads(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
+    """A dot for each seed, a bar for their mean, the best head on top."""
+    ranked = sorted(found, key=lambda name: mean(run["mAP"] for run in found[name]))
+    for place, name in enumerate(ranked):
+        scores = [run["mAP"] for run in found[name]]
+        axes.plot([mean(scores)] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.5)
+        axes.plot(scores, [place] * len(scores), "o", color="tab:blue", alpha=0.7)
+    axes.set_yticks(range(len(ranked)), [NAMES[name] for name in ranked])
+    axes.set_xlabel("test mAP; dots are seeds, bars their means")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
+    for name, same in found.items():
+        score, cost = mean(run["mAP"] for run in same), same[0]["head_macs"] / 1e6
+        axes.plot(cost, score, "o", color="tab:blue")
+        right = name not in TO_THE_LEFT
+        axes.annotate(
+            NAMES[name],
+            (cost, score),
+            xytext=(6 if right else -6, 0),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_xlabel("multiply-adds of the head, in millions (backbone: 575)")
+    axes.set_ylabel("mAP")
+    axes.grid(alpha=0.3)
+
+
+if __name__ == "__main__":
+    main()
