@@ -67,6 +67,19 @@ def test_parts_by_hand() -> None:
     assert counts.parts["classifier"].parameters == 20 * d + 20
 
 
+def test_a_head_without_parts_counts_as_one() -> None:
+    counts = counted("resnet10t", "csra", 224, 20, ())
+    assert set(counts.parts) == {"backbone", "head"}
+    assert counts.parts["head"].parameters == 20 * 512
+    assert counts.parts["head"].macs == 49 * 20 * 512
+
+
+@pytest.mark.parametrize("head", ["gap", "csra", "transformer-decoder", "q2l", "ml-decoder", "hsq", "hsq-linear"])
+def test_the_parts_of_a_head_are_the_whole(head: str) -> None:
+    model = lw.create_model("resnet10t", head, 4, weights="none")
+    assert measure_complexity(model).total("parameters") == sum(p.numel() for p in model.parameters())
+
+
 def test_counting_leaves_the_model_alone() -> None:
     model = lw.create_model("resnet10t", "hsq", 4, weights="none", dim=16)
     before = {name: (p.device, p.requires_grad) for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Two photos as one scene: the labels of both, and a head that cannot tell which photo came first."""
+"""Two photos as one scene: the maps and the labels of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise import LabelwiseError, heads
-from labelwise.scenes import side_by_side, union_of_labels
+from labelwise.scenes import draw_partners, side_by_side, union_of_labels
 from labelwise.training import load_recipe
 from labelwise.training.run import check
 
@@ -26,6 +26,13 @@ def test_the_labels_of_a_scene(a: list[int], b: list[int]) -> None:
     for one, other, union in zip(a, b, union_of_labels(torch.tensor(a), torch.tensor(b)).tolist(), strict=True):
         outcomes = {max(x, y) for x in possible(one) for y in possible(other)}
         assert outcomes == possible(union)
+
+
+def test_partners_bring_their_labels() -> None:
+    beside, labels = draw_partners(torch.eye(6))  # image i has label i
+    assert sorted(beside.tolist()) == list(range(6))
+    for i, partner in enumerate(beside.tolist()):
+        assert labels[i].nonzero().flatten().tolist() == sorted({i, partner})
 
 
 def test_a_scene_holds_both_maps() -> None:

@@ -51,7 +51,15 @@ def measure_complexity(model: LabelModel, size: int | None = None) -> Complexity
     flops = counter.get_flop_counts()  # module path -> operation -> floating point operations, two per multiply-add
     parts: dict[str, tuple[nn.Module, str]] = {"backbone": (hollow.backbone, "LabelModel.backbone")}
     parts |= {name: (part, f"LabelModel.head.{name}") for name, part in hollow.head.named_children()}
-    return Complexity({name: _count(name, *part, flops) for name, part in parts.items() if _matters(*part, flops)})
+    counted = {name: _count(name, *part, flops) for name, part in parts.items() if _matters(*part, flops)}
+    rest = _rest(hollow.head, flops, [part for name, part in counted.items() if name != "backbone"])
+    return Complexity(counted | ({"head": rest} if rest.parameters or rest.macs else {}))
+
+
+def _rest(head: nn.Module, flops: dict[str, dict[Any, int]], parts: list[PartComplexity]) -> PartComplexity:
+    """What a head holds and computes itself, outside of its parts."""
+    macs = sum(flops.get("LabelModel.head", {}).values()) // 2 - sum(part.macs for part in parts)
+    return PartComplexity(sum(p.numel() for p in head.parameters(recurse=False)), macs, macs)
 
 
 def _matters(module: nn.Module, path: str, flops: dict[str, dict[Any, int]]) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.backbones.fold import fold_batch_norms
+from labelwise.backbones.layers import put_channels_last
 from labelwise.errors import LabelwiseError
 from labelwise.model import LabelModel
 
@@ -28,7 +29,8 @@ class OptimizedModel(LabelModel):
         with torch.no_grad():
             tokens = self.backbone(example).shape[2:].numel()
         self.head = heads.optimize(model.head, tokens)
-        self.to(memory_format=torch.channels_last).requires_grad_(False)
+        put_channels_last(self)
+        self.requires_grad_(False)
         super().train(False)
         if compile:
             self.compile()

@@ -12,6 +12,12 @@ def side_by_side(maps: Tensor, beside: Tensor) -> Tensor:
     return torch.cat((maps, maps[beside]), dim=2)
 
 
+def draw_partners(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """For each image another one, [B], and the labels of the two together, [B, N]."""
+    beside = torch.randperm(len(targets), device=targets.device)
+    return beside, union_of_labels(targets, targets[beside])
+
+
 def union_of_labels(a: Tensor, b: Tensor) -> Tensor:
     """Present in either is present; unknown in one and absent in the other stays unknown.
 

@@ -156,12 +156,11 @@ class Tagger:
         if isinstance(model, Exported):
             self.engine = engine or model.engine()
         else:
-            import torch
-
+            from labelwise.backbones.layers import put_channels_last
             from labelwise.engines.torch_engine import TorchEngine
 
             self.engine = engine or TorchEngine(model)
-            model.eval().to(memory_format=torch.channels_last)
+            put_channels_last(model.eval())
 
     @property
     def model(self) -> LabelModel:

@@ -96,10 +96,10 @@ def sweeps(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:
 
 def short(key: str) -> str:
     """
-    >>> short("model.options.shared_experts"), short("epochs")
-    ('shared_experts', 'epochs')
+    >>> short("model.options.shared_experts"), short("epochs"), short("loss.name")
+    ('shared_experts', 'epochs', 'loss')
     """
-    return key.rpartition(".")[2]
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
 def _said(key: str, value: Any) -> str:

@@ -45,7 +45,7 @@ def runs_section(
                 tag(
                     "span",
                     f"{run.run.head}, {run.config.backbone.name}, {run.config.preprocessing.size} px",
-                    tag("small", _in_words(one, keys)),
+                    tag("small", _in_words(one, keys)) if keys else None,
                 ),
                 with_interval(scores.mAP, sure.get("mAP")),
                 tag("span", "reference", class_="muted") if comparison is None else paired(comparison.metrics["mAP"]),
@@ -240,7 +240,7 @@ def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
 
 
 def _in_words(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{short(key)} {_said(settings.get(key))}" for key in keys if settings.get(key) is not None)
+    return ", ".join(f"{short(key)} {_said(settings.get(key))}" for key in keys if key in settings)
 
 
 def _said(value: Any) -> str:

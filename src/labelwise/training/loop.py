@@ -22,7 +22,7 @@ from labelwise.heads import with_random_targets
 from labelwise.heads.gate_meter import GateMeter
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model import LabelModel
-from labelwise.scenes import side_by_side, union_of_labels
+from labelwise.scenes import draw_partners, side_by_side
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
     last_checkpoint,
@@ -160,17 +160,16 @@ class Trainer:
         inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
         if self.mix is not None:
             inputs, targets = self.mix(inputs, targets)
-        scenes = {}
+        options = {}
         if recipe.union and torch.rand(()) < recipe.union:
-            beside = torch.randperm(len(inputs), device=inputs.device)
-            targets = union_of_labels(targets, targets[beside])
+            beside, targets = draw_partners(targets)
             if isinstance(self.plain, LabelModel):
-                scenes = {"beside": beside}
+                options = {"beside": beside}
             else:
                 inputs = side_by_side(inputs, beside)  # cached maps
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self.module(inputs, **scenes)
+            logits = self.module(inputs, **options)
             loss = self.loss(logits, with_random_targets(logits, targets))
             self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())

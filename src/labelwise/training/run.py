@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from labelwise import losses
+from labelwise.backbones.layers import put_channels_last
 from labelwise.data.dataset import ImageDataset
 from labelwise.data.label_list import seen_labels, unseen_labels
 from labelwise.data.manifest_writer import write_manifest
@@ -114,8 +115,8 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
         model.backbone.requires_grad_(False).eval().to(fabric.device)
     elif recipe.model.freeze == "early":
         model.backbone.freeze_early()
-    if not frozen and recipe.strategy != "fsdp":  # convolutions are faster so, most of all on a CPU; FSDP refuses it
-        model.backbone.to(memory_format=torch.channels_last)
+    if not frozen and recipe.strategy != "fsdp":  # which takes plain weights only
+        put_channels_last(model.backbone)
     module: nn.Module = model.head if frozen else model
     display.say(
         f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
