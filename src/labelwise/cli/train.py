@@ -55,7 +55,7 @@ def train(
         layers of the backbone (a ResNet's last two stages). none: all of it.
     start
         A trained model to go on from. A run brings its data, splits, head, backbone and loss along; a model folder or
-        a hub id has to fit the other settings. With --freeze none and a small --lr all of it is fine-tuned.
+        a hub id has to fit the other settings. With --freeze early (or none) and a small --lr it is fine-tuned.
     loss
         Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, softmax-cross-entropy.
     epochs
