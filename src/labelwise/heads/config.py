@@ -81,7 +81,7 @@ class ExpertsConfig(Config):
     gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
     # How linear experts start; the paper does not say. alike: one random map and small differences, so that the gates'
     # average of n_t + n_s experts is a signal from the first step on, however many there are; independent: in that
-    # average their signals cancel out at first. After a whole training both are as good (docs/study.md)
+    # average their signals cancel out at first, which costs points where steps are few (docs/study.md)
     expert_start: Literal["alike", "independent"] = "alike"
     expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
     activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"
