@@ -16,6 +16,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from labelwise.backbones.layers import put_channels_last
 from labelwise.data.dataset import ImageDataset, ImageLoader
 from labelwise.data.open import open_data
 from labelwise.data.transforms import eval_transform
@@ -33,7 +34,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     table = open_data(arguments.data).select(arguments.split)
-    model = load_model(arguments.run).eval().to(memory_format=torch.channels_last)
+    model = load_model(arguments.run).eval()
+    put_channels_last(model.backbone)
     model.backbone.freeze_early()
     late = [module for module in model.backbone.modules() if isinstance(module, _BatchNorm) and learns(module)]
     for norm in late:

@@ -1,7 +1,7 @@
 """Make the tagger that comes with labelwise from two runs of the study with the same settings.
 
-    python benchmarks/bundle_tagger.py --data voc:/data/VOCdevkit --trained study/test/hsq_seed-0 \\
-        --fitted study/tune/hsq_lr-0.0003_union-0.5_seed-0
+    python benchmarks/bundle_tagger.py --data voc:/data/VOCdevkit --trained study/test/hsq-288_seed-0 \\
+        --fitted study/tune/hsq-288_size-288_seed-0
 
 The weights are those of `--trained`, which learned from train and val and so has no photos left to fit temperature and
 thresholds on: both come from `--fitted`, which learned from train alone, on val. The saved model is then measured on

@@ -30,4 +30,4 @@ def test_commands_of_the_page_parse() -> None:
     for command in commands:
         function, bound, _ = app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
         assert function is report
-        assert all(run.startswith(("runs/", "study/")) for run in bound.arguments["runs"])
+        assert all(run.startswith("runs/") for run in bound.arguments["runs"])

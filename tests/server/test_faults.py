@@ -113,6 +113,7 @@ def server_queue(answer: httpx.Response) -> float:
 def test_workers_end_when_the_front_is_killed(tiny: Path) -> None:
     with running(tiny, "--workers=2") as server:
         workers = server.workers()
+        assert len(workers) >= 2
         server.process.kill()
         server.process.wait()
         wait_for(lambda: not any(alive(worker) for worker in workers))

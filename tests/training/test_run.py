@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import labelwise as lw
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
+from labelwise.scenes import draw_partners, side_by_side
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.loop import Trainer
@@ -134,6 +135,38 @@ def test_averaging_leaves_the_label_groups_alone(sample: Path, tmp_path: Path) -
     train(recipe(sample, **changes, epochs=1), tmp_path / "a")
     fresh = lw.heads.create("ml-decoder", in_features=512, labels=13, **options)
     assert torch.equal(weights(tmp_path / "a")["head.label_slot"], fresh.state_dict()["label_slot"])
+
+
+@pytest.mark.parametrize("freeze", ["backbone", "none"])
+def test_scenes_have_the_labels_of_the_maps_in_them(
+    freeze: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maps are joined in the loop (cached ones) or in the model: either way with the partners whose labels count."""
+    drawn: list[torch.Tensor] = []
+    joined: list[torch.Tensor] = []
+    targets: list[torch.Tensor] = []
+
+    def draw(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        beside, labels = draw_partners(batch)
+        drawn.append(beside)
+        targets.append(labels)
+        return beside, labels
+
+    def join(maps: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+        joined.append(beside)
+        return side_by_side(maps, beside)
+
+    def learned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(labels, targets[-1])
+        return labels
+
+    monkeypatch.setattr("labelwise.training.loop.draw_partners", draw)
+    monkeypatch.setattr("labelwise.training.loop.side_by_side", join)
+    monkeypatch.setattr("labelwise.model.side_by_side", join)
+    monkeypatch.setattr("labelwise.training.loop.with_random_targets", learned)
+    train(recipe(sample, **{"model.freeze": freeze, "union": 1.0, "epochs": 1}), tmp_path / "a")
+    assert len(drawn) == len(joined) == 5  # whole batches of 8 out of 42 photos
+    assert all(torch.equal(one, other) for one, other in zip(drawn, joined, strict=True))
 
 
 # A backbone that learns too has weights and optimizer state in another order than a checkpoint.

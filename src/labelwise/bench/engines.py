@@ -90,6 +90,7 @@ def _runners(
 
     import torch
 
+    from labelwise.backbones.layers import put_channels_last
     from labelwise.engines.base import FAMILIES
     from labelwise.engines.choose import open_engine
     from labelwise.engines.torch_engine import TorchEngine
@@ -101,7 +102,8 @@ def _runners(
         return logits
 
     runners: dict[str, Runner] = {"torch, eager": eager}
-    channels_last = copy.deepcopy(network).to(memory_format=torch.channels_last)
+    channels_last = copy.deepcopy(network)
+    put_channels_last(channels_last)
     runners["torch, channels last"] = TorchEngine(channels_last)
     runners["torch, optimize()"] = TorchEngine(network.optimize())
     if compile:

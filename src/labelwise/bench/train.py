@@ -247,11 +247,12 @@ def _cached(cache: FeatureCache, table: LabelTable, batch: int) -> Callable[[], 
 def _recomputed(model: LabelModel, table: LabelTable, batch: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
     import torch
 
+    from labelwise.backbones.layers import put_channels_last
     from labelwise.data.dataset import ImageDataset, ImageLoader
     from labelwise.data.transforms import eval_transform
 
     dataset = ImageDataset(table, eval_transform(model.config.preprocessing))
-    model.backbone.eval().to(memory_format=torch.channels_last)
+    put_channels_last(model.backbone.eval())
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for images, targets, _ in ImageLoader(dataset, batch_size=batch, shuffle=True, num_workers=2):

@@ -240,7 +240,7 @@ def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
 
 
 def _in_words(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{short(key)} {_said(settings.get(key))}" for key in keys if key in settings)
+    return ", ".join(f"{short(key)} {_said(settings[key])}" for key in keys if key in settings)
 
 
 def _said(value: Any) -> str:
