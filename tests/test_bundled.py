@@ -10,6 +10,7 @@ import skimage
 
 import labelwise as lw
 from labelwise.bundled import default_model
+from labelwise.cli.export import export
 
 PHOTOS = Path(skimage.__file__).parent / "data"
 MEGABYTES = 20
@@ -38,6 +39,13 @@ def test_it_knows_what_is_in_the_photo(tagger: lw.Tagger, photo: str, label: str
 def test_nothing_it_knows_is_in_a_cup_of_coffee_or_a_moon(tagger: lw.Tagger) -> None:
     coffee, moon = tagger.predict([PHOTOS / "coffee.png", PHOTOS / "moon.png"])
     assert coffee.labels == moon.labels == []
+
+
+def test_it_can_be_exported_without_a_name(tagger: lw.Tagger, tmp_path: Path) -> None:
+    export(out=tmp_path / "tagger")
+    (exported,), (own,) = (one.predict(PHOTOS / "chelsea.png") for one in (lw.load(tmp_path / "tagger"), tagger))
+    assert exported.labels == own.labels == ["cat"]
+    assert exported.scores == pytest.approx(own.scores, abs=1e-3)
 
 
 def test_it_is_small_and_its_card_tells_what_was_measured() -> None:

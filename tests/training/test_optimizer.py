@@ -35,6 +35,7 @@ def test_rates_stay_between_nothing_and_the_highest(name: str, steps: int, warmu
     recipe = ScheduleRecipe(name=name, warmup=warmup, final=final)  # type: ignore[arg-type]
     rates = [rate_at(step, steps, recipe) for step in range(steps)]
     assert all(0 <= rate <= 1 + 1e-9 for rate in rates)
+    assert max(rates) > 0, "nothing would be learned"
     if name != "constant" and steps > 1:
         assert rates[-1] == pytest.approx(final, abs=1e-6)
 

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.run import train
@@ -87,6 +88,24 @@ def test_kill_9_at_random_moments_and_resume_gives_the_same_bits(sample: Path, t
     scores = [[row["mAP"] for row in history(tmp_path / run)] for run in ("whole", "killed")]
     assert scores[0] == scores[1]
     assert len(scores[0]) == 40
+
+
+def test_two_trainings_in_one_folder_do_not_spoil_each_other(sample: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ["--data", str(sample), *SETTINGS, "--epochs", "400", "--freeze", "backbone", "--out", str(run)]
+    first = start(*settings)
+    wait_for(run / "checkpoints" / "last.safetensors", first)
+    try:
+        recipe = load_recipe(run / "recipe.yaml", {})
+        with pytest.raises(LabelwiseError, match="another process is training in"):
+            train(recipe, run, resume=True)
+        with pytest.raises(LabelwiseError, match="another process is training in"):
+            train(recipe, run, overwrite=True)
+        assert first.poll() is None
+        assert (run / "checkpoints" / "last.safetensors").exists()
+    finally:
+        first.kill()
+        first.communicate()
 
 
 def test_ctrl_c_says_how_to_go_on_and_loses_nothing(sample: Path, tmp_path: Path) -> None:

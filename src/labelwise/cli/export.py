@@ -12,7 +12,7 @@ from labelwise.errors import LabelwiseError
 
 
 def export(
-    model: str,
+    model: str | None = None,
     /,
     *,
     out: Path,
@@ -28,7 +28,7 @@ def export(
     Parameters
     ----------
     model
-        A run folder, a model folder or a hub id.
+        A run folder, a model folder or a hub id. Left out, the tagger that comes with labelwise.
     out
         The folder to write: the network and config.json. It is replaced if it is an export already.
     format
@@ -48,13 +48,14 @@ def export(
         raise LabelwiseError("--int8 and --calibration DATA belong together: give both or none")
     if split is not None and not int8:
         raise LabelwiseError("--split chooses among the images of --calibration: give that, too")
+    from labelwise.bundled import default_model
     from labelwise.data.open import open_data
     from labelwise.evaluation.labels import match_labels
     from labelwise.export.quantize import Calibration
     from labelwise.export.write import export_model
     from labelwise.model import load_model
 
-    network = load_model(model)
+    network = load_model(model or default_model())
     images = None
     if calibration is not None:
         table = open_data(calibration)

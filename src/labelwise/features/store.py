@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from labelwise.errors import LabelwiseError
 from labelwise.features.shard import SUFFIX, UNFINISHED, DamagedShardError, Shard, open_shard
+from labelwise.file_lock import lock
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,12 @@ class Store:
         processes may compute the same maps twice; what they write is valid all the same.
         """
         with self._lock_file() as file:
-            if _lock(file, f"feature cache: another process is filling {self.folder}; waiting for it"):
+            try:
+                locked = lock(file, wait=False)
+            except BlockingIOError:
+                _log.warning("feature cache: another process is filling %s; waiting for it", self.folder)
+                locked = lock(file, wait=True)
+            if locked:
                 for path in self.folder.glob("*" + UNFINISHED):  # of a process that was killed
                     path.unlink(missing_ok=True)
             yield
@@ -106,20 +112,3 @@ class Store:
             if key in self.places and self.places[key][0] is shard:
                 del self.places[key]
                 self._checked.discard(key)
-
-
-def _lock(file: IO[str], message: str) -> bool:
-    """Wait for the lock; False where there are no locks. (POSIX locks: worker processes do not inherit them, so a
-    killed process lets go at once.)"""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # POSIX allows either for "somebody else has it"
-        _log.warning(message)
-        fcntl.lockf(file, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks
-        return False
-    return True

@@ -63,6 +63,8 @@ def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
     >>> [round(rate_at(step, 8, recipe), 3) for step in range(8)]
     [0.5, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067, 0.0]
     """
+    if steps == 1:  # a schedule's first step would be its last, at the final rate: nothing would be learned
+        return 1.0
     rise = recipe.warmup * steps
     if recipe.name == "one-cycle":  # torch's OneCycleLR counts its two phases between the first and the last step
         rise, last = rise - 1, steps - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,9 @@ from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import DataRecipe, Recipe, save_recipe
+from labelwise.training.run_folder import run_folder
 from labelwise.training.start import check_start, earlier_splits, take_weights
 from labelwise.words import open_words
-
-_RUN_FILES = (
-    "model",
-    "checkpoints",
-    "metrics.jsonl",
-    "log.txt",
-    "split.csv",
-    "tensorboard",
-    "gates",
-    "predictions",
-    "recipe.yaml",
-)
 
 
 def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
@@ -61,20 +50,19 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
     if recipe.model.start is not None and not resume:
         check_start(recipe.model.start, folder)
     fabric = create_fabric(recipe)
-    if fabric.is_global_zero:
-        prepare_folder(folder, resume, overwrite)
-    fabric.barrier()
-    display = Display(folder / "log.txt" if fabric.is_global_zero else None)
-    try:
-        return _train(recipe, folder, fabric, display, resume)
-    except KeyboardInterrupt:
-        display.close()
-        started = (folder / "recipe.yaml").exists()
-        again = f"Continue with: labelwise train --out {folder} --resume" if started else "Give the same command again."
-        display.say(f"stopped; nothing is lost. {again}")
-        raise
-    finally:
-        display.close()
+    with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
+        fabric.barrier()
+        display = Display(folder / "log.txt" if fabric.is_global_zero else None)
+        try:
+            return _train(recipe, folder, fabric, display, resume)
+        except KeyboardInterrupt:
+            display.close()
+            started = (folder / "recipe.yaml").exists()
+            resumed = f"Continue with: labelwise train --out {folder} --resume"
+            display.say(f"stopped; nothing is lost. {resumed if started else 'Give the same command again.'}")
+            raise
+        finally:
+            display.close()
 
 
 def check(recipe: Recipe) -> None:
@@ -160,22 +148,6 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         fully_shard(module.backbone, mesh=mesh["data_parallel"])
     fully_shard(module, mesh=mesh["data_parallel"])
     return module
-
-
-def prepare_folder(folder: Path, resume: bool, overwrite: bool) -> None:
-    used = (folder / "recipe.yaml").exists()
-    if resume and not used:
-        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start it without --resume")
-    if overwrite:
-        for name in _RUN_FILES:  # recipe.yaml, which marks a run, goes last: an interrupted removal is still a run
-            path = folder / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    elif used and not resume:
-        raise LabelwiseError(
-            f"{str(folder)!r} already holds a run; continue it with --resume, replace it with --overwrite, "
-            "or choose another --out"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def open_tables(
