@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, RESULTS = DOCS / "study.md", DOCS / "results"
-# <!-- study: NAME --> … <!-- end -->: what stands between is written by this script
+HEADS_BY_LABEL = ("hsq", "q2l", "ml-decoder-k20", "transformer-decoder", "csra", "gap")
 NOT_TRIED = ("row", "seed", "seconds", "mAP")  # the other columns of a trial are its settings
+# <!-- study: NAME --> … <!-- end -->: what stands between is written by this script
 SECTION = re.compile(r"(?P<start><!-- study: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
-def tuning_table(summary: list[dict[str, Any]]) -> str:
+def tuning_table(result: dict[str, Any]) -> str:
     """Every trial, the best of each head first."""
     lines = ["| head | tried | mAP on val |", "|---|---|---|"]
-    for row in summary:
+    for row in result["summary"]:
         tried = {key.rsplit(".", 1)[-1]: value for key, value in row.items() if key not in NOT_TRIED}
         settings = ", ".join(
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in tried.items()
@@ -29,36 +31,64 @@ def tuning_table(summary: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def test_table(summary: list[dict[str, Any]]) -> str:
-    """Every row, the best first; the spread is the standard deviation over the seeds."""
-
-    def cell(row: dict[str, Any], name: str) -> str:
-        spread = row.get(f"{name}_sd")
-        return f"{row[name]:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
-
+def test_table(result: dict[str, Any]) -> str:
+    """Every row, the best first."""
     lines = [
-        "| head | seeds | mAP | CF1 | OF1 | top-3 CF1 | top-3 OF1 | M parameters | M multiply-adds |",
-        "|---" * 9 + "|",
+        "| head | seeds | mAP | CF1 | OF1 | top-3 CF1 | top-3 OF1 | M parameters | M multiply-adds | minutes |",
+        "|---" * 10 + "|",
     ]
-    for row in sorted(summary, key=lambda row: -row["mAP"]):
-        scores = [cell(row, name) for name in ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")]
+    for row in sorted(result["summary"], key=lambda row: -row["mAP"]):
+        scores = [with_spread(row, name) for name in ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")]
         size = [f"{row[name] / 1e6:.2f}" for name in ("head_parameters", "head_macs")]
-        lines.append(f"| {' | '.join([row['row'], str(row['seeds']), *scores, *size])} |")
+        fastest = min(run["seconds"] for run in result["runs"] if run["row"] == row["row"])
+        lines.append(f"| {' | '.join([row['row'], str(row['seeds']), *scores, *size, f'{fastest / 60:.1f}'])} |")
     return "\n".join(lines)
 
 
-TABLES = {"voc-tuning": tuning_table, "voc-study": test_table}
+def grid_table(result: dict[str, Any]) -> str:
+    """mAP by the numbers of shared and of own experts; the row `hsq` is 16 x 1."""
+    found = {row["row"]: row for row in result["summary"]}
+    found["hsq-s16-t1"] = found["hsq"]
+    own = (0, 1, 2)
+    lines = ["| shared experts | " + " | ".join(f"{n} own" for n in own) + " |", "|---" * (1 + len(own)) + "|"]
+    for shared in (0, 1, 4, 16, 32):
+        rows = [found.get(f"hsq-s{shared}-t{n}") for n in own]
+        lines.append(f"| {shared} | {' | '.join(with_spread(row, 'mAP') if row else 'not run' for row in rows)} |")
+    return "\n".join(lines)
+
+
+def label_table(result: dict[str, Any]) -> str:
+    """AP of each label, mean over the seeds; the best head of each label in bold."""
+    labels = list(result["runs"][0]["AP"])
+    lines = ["| label | " + " | ".join(HEADS_BY_LABEL) + " |", "|---" * (1 + len(HEADS_BY_LABEL)) + "|"]
+    for label in labels:
+        means = [mean(run["AP"][label] for run in result["runs"] if run["row"] == head) for head in HEADS_BY_LABEL]
+        cells = [f"**{value:.1f}**" if value == max(means) else f"{value:.1f}" for value in means]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_spread(row: dict[str, Any], name: str) -> str:
+    """A mean, and the standard deviation if there are several seeds."""
+    spread = row.get(f"{name}_sd")
+    return f"{row[name]:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+
+
+TABLES = {  # by the name on the page: where the numbers are, and who lays them out
+    "trials": ("voc-tuning.json", tuning_table),
+    "test": ("voc-study.json", test_table),
+    "experts": ("voc-study.json", grid_table),
+    "labels": ("voc-study.json", label_table),
+}
 
 
 def with_results(text: str) -> str:
-    """The page with the tables of the results that are there."""
+    """The page with the tables of the results."""
 
     def section(match: re.Match[str]) -> str:
-        file = RESULTS / f"{match['name']}.json"
-        if not file.exists():
-            return match["start"] + match["end"]
-        table = TABLES[match["name"]](json.loads(file.read_text(encoding="utf-8"))["summary"])
-        return f"{match['start']}\n{table}\n\n{match['end']}"
+        file, table = TABLES[match["name"]]
+        result = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+        return f"{match['start']}\n{table(result)}\n\n{match['end']}"
 
     return SECTION.sub(section, text)
 
