@@ -45,7 +45,12 @@ def main() -> None:
 
     model = load_model(arguments.trained)
     model.config = model.config.model_copy(
-        update={"temperature": fit.temperature, "thresholds": fit.thresholds, "results": {}}
+        update={
+            "temperature": fit.temperature,
+            "offset": fit.offset,
+            "thresholds": fit.thresholds,
+            "results": {},
+        }
     )
     folder = default_model()
     model.save(folder, compact=True)

@@ -61,6 +61,13 @@ def test_saving_over_a_model_replaces_it_and_spares_other_folders(tmp_path: Path
     small_model("gap").save(tmp_path / "m")
     small_model("csra").save(tmp_path / "m")
     assert lw.load_model(tmp_path / "m").config.head.kind == "csra"
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to("m")
+    small_model("gap").save(tmp_path / "link")
+    assert lw.load_model(tmp_path / "m").config.head.kind == "gap"
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "m"]
+    assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
     with pytest.raises(LabelwiseError, match="is no model folder"):
@@ -149,6 +156,7 @@ def test_what_is_neither_a_folder_nor_a_hub_id(monkeypatch: pytest.MonkeyPatch) 
     ("arguments", "message"),
     [
         ({"labels": []}, "a model needs labels"),
+        ({"labels": "cat"}, r"must be a list of names: \['cat'\]"),
         ({"labels": ["a", "a"]}, "occur more than once: a"),
         ({"labels": 3, "size": 2}, "backbone: size=2: input should be greater than or equal to 8"),
         ({"labels": 3, "head": "hsqq"}, "unknown head"),

@@ -7,6 +7,13 @@ import threading
 from pathlib import Path
 
 
+def follow_umask(path: Path) -> None:
+    """Give a file the permissions of an ordinary new one; safetensors and temporary files keep others out."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write beside the target, then rename; what a killed process leaves behind starts with a dot and ends in .part."""
     path.parent.mkdir(parents=True, exist_ok=True)

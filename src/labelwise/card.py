@@ -213,7 +213,7 @@ def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
 - Loss: `{recipe["loss"]["name"]}`
 - Optimizer: {optimizer["name"]}, learning rate {optimizer["lr"]:g}, {recipe["schedule"]["name"]} schedule
 - Epochs: {recipe["epochs"]}, batches of {recipe["batch_size"]}, seed {recipe["seed"]}
-- Temperature of the scores: {config.temperature:.3f}"""
+- Calibration of the scores: temperature {config.temperature:.3f}, offset {config.offset:.3f}"""
 
 
 def _input(config: ModelConfig) -> str:

@@ -71,7 +71,7 @@ class LabelModel(nn.Module, ModelHubMixin):
 
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
-        logits = logits / self.config.temperature
+        logits = (logits - self.config.offset) / self.config.temperature
         return logits.sigmoid() if self.config.task == "multi-label" else logits.softmax(dim=-1)
 
     @property
@@ -196,6 +196,8 @@ def create_model(
     >>> model.labels, model.config.preprocessing.size
     (('cat', 'dog', 'sofa'), 176)
     """
+    if isinstance(labels, str):  # a sequence of letters
+        raise LabelwiseError(f"labels must be a list of names: [{labels!r}]")
     names = tuple(f"label {i}" for i in range(labels)) if isinstance(labels, int) else tuple(labels)
     if not names:
         raise LabelwiseError("a model needs labels: give their names (or their number)")

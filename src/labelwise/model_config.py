@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from labelwise.backbones import BackboneConfig
+from labelwise.errors import LabelwiseError
 from labelwise.heads.config import HeadConfig
 from labelwise.tagger_config import TaggerConfig
 from labelwise.words import WordsConfig
@@ -26,6 +27,8 @@ class ModelConfig(TaggerConfig):
 def relabelled_config(config: ModelConfig, labels: Sequence[str]) -> ModelConfig:
     """`config` for other labels. Known ones keep their thresholds; the fitted ones' median stands in for the others:
     it knows on which scale this model's scores are, which 0.5 does not. Results speak of the old labels."""
+    if isinstance(labels, str):  # a sequence of letters
+        raise LabelwiseError(f"labels must be a list of names: [{labels!r}]")
     thresholds = None
     if config.thresholds is not None:
         fitted = dict(zip(config.labels, config.thresholds, strict=True))

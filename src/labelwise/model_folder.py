@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from labelwise.atomic_file import follow_umask
 from labelwise.card import model_card
 from labelwise.compact import package_tensors
 from labelwise.errors import LabelwiseError
@@ -28,7 +29,9 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a new folder beside the target and swap the two when it is complete."""
+    """Let `write` fill a new folder beside the target and swap the two when it is complete. Files that somebody has put
+    beside the model stay there."""
+    folder = folder.resolve()  # behind a link it is the target that is replaced
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
         raise LabelwiseError(f"{str(folder)!r} exists and is no model folder; choose another folder or empty it")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +43,9 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
             old = fresh.with_name(fresh.name + "-old")
             os.replace(folder, old)
             os.replace(fresh, folder)
+            for path in old.iterdir():
+                if path.name not in (CONFIG, CARD) and not path.name.startswith("model."):
+                    os.replace(path, folder / path.name)
             shutil.rmtree(old)
         else:
             os.replace(fresh, folder)
@@ -53,6 +59,7 @@ def write_files(
     """`backbone_in_package`: the state has no backbone, because an installed package has just the same (compact.py)."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    follow_umask(folder / WEIGHTS)
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
     content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
     if backbone_in_package:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +197,8 @@ class Tagger:
         """`predict` one after the other: while the model works on a batch, threads decode the next one."""
         if batch_size < 1:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
+        if on_bad_image not in get_args(OnBadImage):
+            raise unknown_name("on_bad_image", on_bad_image, get_args(OnBadImage))
         waiting: deque[tuple[Picture, Future[Floats]]] = deque()
         pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")  # Pillow releases Python's lock
         try:

@@ -20,7 +20,9 @@ class TaggerConfig(Config):
     labels: tuple[str, ...] = Field(min_length=1)
     preprocessing: Preprocessing
     task: Literal["multi-label", "single-label"] = "multi-label"  # scores are sigmoids, or one softmax
-    temperature: float = Field(default=1.0, gt=0)  # logits are divided by it before they become scores (calibration)
+    # Calibration: a score is the sigmoid of (logit - offset) / temperature. Asymmetric losses push all logits up
+    temperature: float = Field(default=1.0, gt=0)
+    offset: float = 0.0
     thresholds: tuple[float, ...] | None = None  # a label applies where its score reaches it; None: 0.5 for all
 
     @field_validator("labels")
@@ -45,7 +47,7 @@ class TaggerConfig(Config):
         [[0.5, 0.8808000087738037]]
         """
         # Doubles, rounded at the end: thresholds were fitted to doubles, and a score equal to one has to pass it.
-        z = logits.astype(np.float64) / self.temperature
+        z = (logits.astype(np.float64) - self.offset) / self.temperature
         if self.task == "multi-label":
             with np.errstate(invalid="ignore"):  # NaN stays NaN
                 log_scores = -np.logaddexp(0, -z)

@@ -19,6 +19,7 @@ import torch
 
 from labelwise.cli.predict import predict
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter
+from labelwise.data.open import open_data
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.model import create_model
@@ -43,6 +44,21 @@ def write(writer: JsonWriter | CsvWriter) -> list[str]:
         writer.write(prediction, prediction.choose())
     writer.close()
     return [str(prediction.image) for prediction in wanted]
+
+
+@pytest.mark.parametrize("label", ["hot dog", "sofa; red", "chair, wooden"])
+def test_a_csv_of_one_label_each_is_read_back_as_it_was_meant(label: str, tmp_path: Path) -> None:
+    tagger: Any = SimpleNamespace(
+        labels=(label, "cat"), threshold_values=np.full(2, 0.5, np.float32), config=SimpleNamespace(task="multi-label")
+    )
+    writer = CsvWriter(tmp_path / "tags.csv", tagger.labels)
+    for number in range(4):
+        prediction = Prediction(tagger, f"{number}.jpg", np.float32([0.9, 0.1]))
+        writer.write(prediction, prediction.choose())
+    writer.close()
+    table = open_data(tmp_path / "tags.csv", check_files="no")
+    assert table.labels == (label,)
+    assert table.targets().tolist() == [[1]] * 4
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize, minimize_scalar
 from torch.nn import functional as F
 from torchmetrics.functional.classification import binary_calibration_error
 
 from labelwise.errors import LabelwiseError
-from labelwise.evaluation import expected_calibration_error, fit_temperature
+from labelwise.evaluation import expected_calibration_error, fit_platt, fit_temperature
 from labelwise.metrics import mean_average_precision
 
 
@@ -42,6 +45,46 @@ def test_the_temperature_that_made_the_targets_is_found_and_mends_the_ece(true_t
     after = expected_calibration_error(1 / (1 + np.exp(-logits / fitted)), targets)
     assert after < 0.02
     assert after <= before + 1e-3
+
+
+@pytest.mark.parametrize(("true_temperature", "true_offset"), [(0.4, 3.0), (1.0, 0.0), (2.5, -1.0)])
+def test_temperature_and_offset_that_made_the_targets_are_found(true_temperature: float, true_offset: float) -> None:
+    logits, targets = logits_and_targets(0, true_temperature)
+    logits = logits + true_offset
+    temperature, offset = fit_platt(logits, targets)
+    assert temperature == pytest.approx(true_temperature, rel=0.05)
+    assert offset == pytest.approx(true_offset, abs=0.1)
+    known = targets >= 0
+    positives, negatives = (targets == 1).sum(), (targets == 0).sum()
+    goal = np.where(targets[known] == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+
+    def loss(x: np.ndarray) -> float:
+        scaled = torch.from_numpy((logits[known] - x[1]) / np.exp(x[0]))
+        return float(F.binary_cross_entropy_with_logits(scaled, torch.from_numpy(goal)))
+
+    best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-14}).x
+    assert (math.log(temperature), offset) == pytest.approx(best, abs=1e-5)
+    assert expected_calibration_error(1 / (1 + np.exp((offset - logits) / temperature)), targets) < 0.02
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arrays(np.float64, (6, 2), elements=st.floats(-1000, 1000)),
+    arrays(np.int8, (6, 2), elements=st.integers(-1, 1)),
+)
+def test_calibration_is_finite_and_turns_no_ranking_round(logits: np.ndarray, targets: np.ndarray) -> None:
+    temperature, offset = fit_platt(logits, targets)
+    assert 0.05 * (1 - 1e-9) <= temperature <= 20 * (1 + 1e-9)
+    assert math.isfinite(offset)
+
+
+def test_a_single_kind_of_answer_still_has_a_calibration() -> None:
+    assert fit_platt(np.ones((3, 2)), np.full((3, 2), -1)) == (1, 0)
+    temperature, offset = fit_platt(np.full((3, 1), 4.0), np.ones((3, 1)))  # 3 of 3: 4 of 5 as Platt counts
+    assert (4 - offset) / temperature == pytest.approx(math.log(4))
+    temperature, offset = fit_platt(np.array([[5.0], [-5.0]]), np.array([[0], [1]]))  # worse than chance
+    assert temperature == pytest.approx(20)
+    assert offset == pytest.approx(0, abs=1e-6)
 
 
 def test_softmax_temperature_has_the_lowest_cross_entropy() -> None:

@@ -115,7 +115,7 @@ def test_fitting_both_gives_the_best_f1_of_each_label(
     targets[:, 4] = -1
     fit = fit_config(hsq.config, predictions.logits, targets, thresholds="f1", temperature=True)
     assert fit.fallback_labels == (hsq.labels[4],)
-    model = with_config(hsq, **{key: getattr(fit.config, key) for key in ("temperature", "thresholds")})
+    model = with_config(hsq, **{key: getattr(fit.config, key) for key in ("temperature", "offset", "thresholds")})
     known = LabelTable.from_dense(list(sample.images), targets, sample.labels)
     result = evaluate(model, known, predictions=predictions, bootstrap=0).as_dict()
     for n, row in enumerate(result["per_label"]):

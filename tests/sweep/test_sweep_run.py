@@ -229,3 +229,24 @@ def test_two_at_a_time_in_real_processes_and_a_kill_in_between(sample: Path, tmp
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "s" / "results.json").read_text())["runs"]
     assert [row["status"] for row in rows] == ["finished"] * 3
+
+
+def test_splits_are_those_of_the_same_photos(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = _without_split(sample)
+    unsplit, fewer = sample.with_name("unsplit.csv"), sample.with_name("fewer.csv")
+    unsplit.write_text("\n".join(rows) + "\n")
+    fewer.write_text("\n".join(rows[:20]) + "\n")
+    out = tmp_path / "sw"
+    run(unsplit, out, "seed=0", test_split="none")
+    run(unsplit, out, "seed=0", dry_run=True)
+    assert "finished" in capsys.readouterr().out.splitlines()[-2]
+    with pytest.raises(LabelwiseError, match="holds a sweep on other photos or labels"):
+        run(fewer, out, "seed=0", test_split="none")
+    with pytest.raises(LabelwiseError, match=r"unknown split of .* 'holdout'"):
+        run(unsplit, tmp_path / "new", "seed=0", test_split="holdout")
+
+
+def _without_split(manifest: Path) -> list[str]:
+    with manifest.open(newline="") as file:
+        rows = [{key: value for key, value in row.items() if key != "split"} for row in csv.DictReader(file)]
+    return [",".join(rows[0]), *(",".join(row.values()) for row in rows)]

@@ -311,3 +311,12 @@ def test_another_head_leaves_behind_what_it_does_not_know() -> None:
 def test_mistakes_in_recipes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
         load_recipe(None, changes)
+
+
+@pytest.mark.parametrize("model", ["resnet10t", {"options": [1]}])
+def test_a_recipe_that_is_no_recipe_is_named_with_another_head_too(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": model}))
+    with pytest.raises(LabelwiseError, match="model"):
+        load_recipe(tmp_path / "r.yaml", {"model.head": "gap"})
+    with pytest.raises(LabelwiseError, match="start"):
+        load_recipe(None, {"model.start": 5})

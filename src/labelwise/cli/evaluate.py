@@ -56,7 +56,7 @@ def evaluate(
     fit_thresholds
         Fit a threshold for each label: f1, or a target such as precision=0.9 or recall=0.8.
     fit_temperature
-        Fit a temperature, so that scores are probabilities.
+        Fit a temperature and an offset, so that scores are probabilities.
     fit_on
         The split to fit on, best one that is not measured on; without it, the one of --split.
     save

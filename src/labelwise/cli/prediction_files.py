@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from labelwise.data.readers.records import PREDICTION_COLUMNS
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -73,10 +74,8 @@ class JsonWriter:
 class CsvWriter:
     """`image,labels,scores`. Skipped pictures get no row: one without labels would say that nothing is in them."""
 
-    _HEADER = ("image", "labels", "scores")
-
     def __init__(self, path: Path, labels: Iterable[str], *, resume: bool = False) -> None:
-        self._folder = path.parent
+        self._path, self._folder = path, path.parent
         names = set(labels)
         # `a|b` is what people expect to see; as soon as it could be misread, names are written as JSON lists.
         self._plain = not any("|" in name or name.startswith("[") for name in names)
@@ -85,22 +84,25 @@ class CsvWriter:
         kept = 0
         if resume and path.exists():
             kept, rows = complete_rows(path.read_bytes())
-            if rows and tuple(rows[0]) != self._HEADER:
+            if rows and tuple(rows[0]) != PREDICTION_COLUMNS:
                 raise _foreign(path)
             for row in rows[1:]:
-                if len(row) != len(self._HEADER):
+                if len(row) != len(PREDICTION_COLUMNS):
                     raise _foreign(path)
                 _check_labels(path, self._names(row[1]), names, some=True)
                 self._there[row[0]] += 1
         self._file = _continued(path, kept, "surrogateescape")
         self._table = csv.writer(self._file, lineterminator="\n")
         if not kept:
-            self._table.writerow(self._HEADER)
+            self._table.writerow(PREDICTION_COLUMNS)
 
     def _names(self, cell: str) -> list[str]:
         if self._plain:
             return cell.split("|") if cell else []
-        names: list[str] = json.loads(cell)
+        try:
+            names: list[str] = json.loads(cell)
+        except ValueError:
+            raise _foreign(self._path) from None
         return names
 
     def _place(self, image: str) -> str:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 _NEAR = 0.6  # of its threshold: a label that comes this close is shown as a near miss
 _NEAR_SHOWN = 3
+_TINY = 1e-30  # a score of 0 is the furthest away
 
 
 def describe(prediction: Prediction, labels: dict[str, float], *, near_misses: bool, width: int = 0) -> str:
@@ -24,7 +25,7 @@ def _near_misses(prediction: Prediction) -> list[str]:
     below = [(label, score) for label, score in prediction.all_scores.items() if label not in named]
     near = [(label, score) for label, score in below if score >= _NEAR * thresholds[label]][:_NEAR_SHOWN]
     if not named:  # say at least what came nearest
-        near = near or sorted(below, key=lambda entry: thresholds[entry[0]] - entry[1])[:1]
+        near = near or sorted(below, key=lambda entry: thresholds[entry[0]] / max(entry[1], _TINY))[:1]
     texts = [_both(score, thresholds[label]) for label, score in near]
     if len(near) == 1:
         return [f"({near[0][0]} {texts[0][0]}, below its threshold {texts[0][1]})"]

@@ -62,6 +62,7 @@ def sweep(
     from labelwise.sweep.execute import run_sweep, status_of
     from labelwise.sweep.grid import full_key, parse_grid
     from labelwise.sweep.plan import plan
+    from labelwise.sweep.splits import FILE as SPLITS
     from labelwise.sweep.splits import check_data
 
     if jobs < 1:
@@ -72,15 +73,15 @@ def sweep(
     wanted = parse_grid(grid)
     split = None if test_split == "none" else test_split
     runs = plan(recipe, changes, wanted, skip_invalid=skip_invalid)
+    made = None if dry_run and not (out / SPLITS).exists() else check_data(runs, out, split)
+    if made is not None:
+        say(f"{runs[0].recipe.data.source} has no splits: train, val and test are the same for all runs, in {made}")
+        runs = plan(recipe, {**changes, "data.source": str(made)}, wanted, skip_invalid=skip_invalid)
     if dry_run:
         for planned in runs:
             say(f"{status_of(out / planned.name, planned):12}{out / planned.name}")
         say(f"{len(runs)} runs")
         return
-    made = check_data(runs, out, split)
-    if made is not None:
-        say(f"{runs[0].recipe.data.source} has no splits: made train, val and test once for all runs, in {made}")
-        runs = plan(recipe, {**changes, "data.source": str(made)}, wanted, skip_invalid=skip_invalid)
 
     show = _Progress(runs, out, list(wanted))
     try:

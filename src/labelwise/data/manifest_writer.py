@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.atomic_file import follow_umask
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 from labelwise.errors import LabelwiseError, missing_extra, unknown_name
 
@@ -39,8 +40,11 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
             _write_parquet(rows, temporary)
         else:
             _write_text(rows, temporary, kind)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private
+        follow_umask(Path(temporary))
         os.replace(temporary, file)  # a reader sees the whole file or none
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 60) : error.end + 20].splitlines()[-1]
+        raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
     finally:
         Path(temporary).unlink(missing_ok=True)
 
@@ -115,9 +119,3 @@ def _write_parquet(rows: Iterator[dict[str, Any]], path: str) -> None:
     except ImportError:
         raise missing_extra("pyarrow", "parquet") from None
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -1,7 +1,7 @@
 """Evaluation: predictions over a dataset, metrics with confidence intervals, thresholds and calibration."""
 
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws, bootstrap_intervals
-from labelwise.evaluation.calibration import expected_calibration_error, fit_temperature
+from labelwise.evaluation.calibration import expected_calibration_error, fit_platt, fit_temperature
 from labelwise.evaluation.evaluate import Evaluation, evaluate, measure
 from labelwise.evaluation.fit import Fit, fit_config
 from labelwise.evaluation.inference import Predictions, predict_logits
@@ -23,6 +23,7 @@ __all__ = [
     "evaluate",
     "expected_calibration_error",
     "fit_config",
+    "fit_platt",
     "fit_temperature",
     "fit_thresholds",
     "match_labels",

@@ -1,4 +1,4 @@
-"""Do scores mean what they say? Expected calibration error, and the one temperature that mends most of it."""
+"""Do scores mean what they say? Expected calibration error, and the one or two numbers that mend most of it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ Doubles = NDArray[np.float64]
 
 # Labels that the logits separate without an error would push the temperature to 0, and all scores to 0 or 1.
 LOWEST, HIGHEST = 0.05, 20.0
+_NEWTON_STEPS, _NO_STEP = 100, 1e-9
 _HALVINGS = 50  # of log(HIGHEST / LOWEST) = 6: far below the precision of a float
 
 
@@ -48,6 +49,35 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, task: Task = "multi-l
     return math.exp(-(low + high) / 2)
 
 
+def fit_platt(logits: ArrayLike, targets: ArrayLike) -> tuple[float, float]:
+    """The temperature T in [0.05, 20] and the offset b with the lowest cross-entropy of sigmoid((logits - b) / T) on
+    known entries [M, N]: logistic regression on one variable, the same for all labels, so that it changes no ranking.
+
+    Targets are softened as in Platt (1999), which keeps T and b finite where all entries are alike or the logits
+    separate them without an error. Without anything to learn from, 1 and 0.
+
+    >>> logits = np.repeat([[3.0], [5.0]], 40, axis=0)  # as if 95 and 99 % were present, where 1 and 3 of 4 are
+    >>> targets = np.array([[1], [0], [0], [0]] * 10 + [[1], [1], [1], [0]] * 10)
+    >>> temperature, offset = fit_platt(logits, targets)
+    >>> round(temperature, 1), round(offset, 1)
+    (1.0, 4.0)
+    """
+    values, read = read_both(logits, targets)
+    if not np.isfinite(values).all():
+        raise LabelwiseError("the logits are not all finite; fix the model's output")
+    known = read >= 0
+    z, positive = values[known].astype(np.float64), read[known] == 1
+    if not len(z):
+        return 1.0, 0.0
+    positives = int(positive.sum())
+    goal = np.where(positive, (positives + 1) / (positives + 2), 1 / (len(z) - positives + 2))
+    slope, shift = _logistic_regression(z, goal, np.array([1.0, 0.0]), free=(0, 1))  # sigmoid(slope z - shift)
+    if not 1 / HIGHEST <= slope <= 1 / LOWEST:
+        bound = min(max(slope, 1 / HIGHEST), 1 / LOWEST)  # above 0: what scored more still does
+        slope, shift = _logistic_regression(z, goal, np.array([bound, shift]), free=(1,))
+    return 1 / slope, shift / slope
+
+
 def expected_calibration_error(scores: ArrayLike, targets: ArrayLike, bins: int = 15) -> float:
     """ECE of probabilities [M, N] as a fraction: how far scores are from the share of them that is right.
 
@@ -67,6 +97,32 @@ def expected_calibration_error(scores: ArrayLike, targets: ArrayLike, bins: int 
     place = np.minimum((probability * bins).astype(np.int64), bins - 1)  # a score of 1 belongs to the last bin
     difference = np.bincount(place, probability - positive, minlength=bins)  # [bins] count x (score - share)
     return float(np.abs(difference).sum() / len(probability))
+
+
+def _logistic_regression(z: Doubles, goal: Doubles, start: Doubles, free: tuple[int, ...]) -> tuple[float, float]:
+    """Newton's method for the cross-entropy of sigmoid(x[0] z - x[1]) with the shares `goal`, in the `free` ones of
+    both numbers. It is convex: half steps where a whole one goes too far lead to the one minimum."""
+
+    def loss(x: Doubles) -> float:
+        y = x[0] * z - x[1]
+        return float((np.logaddexp(0, y) - goal * y).mean())
+
+    x, places = start, np.array(free)
+    current = loss(x)
+    for _ in range(_NEWTON_STEPS):
+        score = 0.5 * (1 + np.tanh(0.5 * (x[0] * z - x[1])))
+        features = np.stack((z, -np.ones_like(z)))[places]  # [2 or 1, m]
+        gradient = features @ (score - goal) / len(z)
+        curvature = (features * (score * (1 - score))) @ features.T / len(z)
+        step = np.zeros(2)
+        # Logits that are all the same leave a direction without curvature, in which nothing is to be gained.
+        step[places] = np.linalg.lstsq(curvature, gradient, rcond=1e-12)[0]
+        while (new := loss(x - step)) > current and np.abs(step).max() > _NO_STEP:
+            step /= 2
+        if np.abs(step).max() <= _NO_STEP:
+            break
+        x, current = x - step, new
+    return float(x[0]), float(x[1])
 
 
 def _sigmoid_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] | None:

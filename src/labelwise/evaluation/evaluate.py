@@ -29,10 +29,10 @@ _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
 @dataclass(frozen=True)
 class Evaluation:
     scores: MultiLabelScores
-    config: ModelConfig  # with the temperature and thresholds that were used
+    config: ModelConfig  # with the calibration and thresholds that were used
     confidence: dict[str, Interval]  # fractions; empty if no samples were drawn
     samples: int
-    ece_before: float  # fractions: at temperature 1 ...
+    ece_before: float  # fractions: of the plain sigmoids (softmax) of the logits ...
     ece_after: float  # ... and at the model's
     bad_images: tuple[BadImage, ...]
     labels_not_in_data: tuple[str, ...]  # unknown in every image
@@ -52,6 +52,7 @@ class Evaluation:
         return result | {
             "confidence": {"level": 100 * LEVEL, "samples": self.samples, **confidence},
             "temperature": self.config.temperature,
+            "offset": self.config.offset,
             "ece": {"before": _percent(self.ece_before), "after": _percent(self.ece_after)},
             "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_not_in_data": list(self.labels_not_in_data),
@@ -118,7 +119,7 @@ def measure(
     draws = None
     if bootstrap:
         draws = bootstrap_draws(values, targets, thresholds=thresholds, top_k=top_k, samples=bootstrap, seed=seed)
-    uncalibrated = scores_of(config.model_copy(update={"temperature": 1.0}), predictions.logits)
+    uncalibrated = scores_of(config.model_copy(update={"temperature": 1.0, "offset": 0.0}), predictions.logits)
     return Evaluation(
         scores=multilabel_scores(values, targets, thresholds=thresholds, top_k=top_k),
         config=config,

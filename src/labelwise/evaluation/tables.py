@@ -52,9 +52,9 @@ def label_table(result: dict[str, Any]) -> Table:
 def notes(result: dict[str, Any]) -> Iterator[str]:
     """What the numbers rest on, as far as it is not plain: calibration, what was left out, skipped pictures."""
     ece = result["ece"]
-    calibration = f"ECE {_number(ece['before'])} at temperature 1"
-    if result["temperature"] != 1:
-        calibration += f", {_number(ece['after'])} at the temperature {result['temperature']:.3f} that is used"
+    calibration = f"ECE {_number(ece['before'])} without calibration"
+    if result["temperature"] != 1 or result["offset"]:
+        calibration += f", {_number(ece['after'])} with the model's"
     yield calibration
     for count, text in (
         (result["labels_without_positives"], "labels without a known positive, left out of mAP, CP and CR"),

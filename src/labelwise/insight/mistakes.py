@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from labelwise.evaluation.fit import logit_thresholds
 from labelwise.insight.measured import MeasuredRun
 
 
@@ -27,8 +28,7 @@ def worst_mistakes(
     label would fill the list."""
     wrong = run.predicted & (run.targets == 0) if kind == "false positive" else ~run.predicted & (run.targets == 1)
     rows, columns = np.nonzero(wrong)
-    cuts = np.log(run.thresholds) - np.log1p(-np.minimum(run.thresholds, 1 - 1e-15))  # [N] thresholds as logits
-    margin = np.abs(run.logits / run.config.temperature - cuts)[rows, columns]
+    margin = np.abs(run.logits - logit_thresholds(run.config))[rows, columns]
     found: list[Mistake] = []
     taken = np.zeros(len(run.labels), int)
     for place in np.argsort(-margin, kind="stable"):

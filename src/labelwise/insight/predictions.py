@@ -60,7 +60,7 @@ def fingerprint(run: Run, images: Sequence[str]) -> str:
     """The same for the same weights, architecture and list of images; temperature and thresholds come later."""
     with (run.model / WEIGHTS).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-    config = run.config.model_dump(mode="json", exclude={"temperature", "thresholds", "results"})
+    config = run.config.model_dump(mode="json", exclude={"temperature", "offset", "thresholds", "results"})
     digest.update(json.dumps([FORMAT, config, list(images)], sort_keys=True).encode())
     return digest.hexdigest()[:32]
 

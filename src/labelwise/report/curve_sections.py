@@ -57,10 +57,10 @@ def sureness_section(run: MeasuredRun) -> Section:
             f"the model's own thresholds give {percent(run.evaluation.scores.at_thresholds.OF1)}."
         )
         charts.insert(0, _threshold_chart(series, note))
-    temperature = run.config.temperature
     said = (
-        f"The model's temperature is {temperature:.2f}; its expected calibration error is "
-        f"{percent(run.evaluation.ece_after)} (at temperature 1: {percent(run.evaluation.ece_before)})."
+        f"Scores are sigmoids of (logit - {run.config.offset:.2f}) / {run.config.temperature:.2f}; their expected "
+        f"calibration error is {percent(run.evaluation.ece_after)} (of plain sigmoids: "
+        f"{percent(run.evaluation.ece_before)})."
     )
     if run.evaluation.ece_after > _TOO_FAR:
         said += f" To mend it: labelwise evaluate {run.run.source} --data … --fit-temperature --fit-on val --save"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
@@ -78,7 +79,12 @@ def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
         try:
             numbers = {pool.submit(run_one, outcome, out, test_split): n for n, outcome in enumerate(waiting)}
             for future in as_completed(numbers):
-                yield numbers[future], future.result()
+                try:
+                    done = future.result()
+                except BrokenProcessPool:  # it takes the others along: the same command again goes on with them
+                    reason = "its process, or one beside it, was killed; is there too little memory?"
+                    done = replace(waiting[numbers[future]], status="failed", reason=reason)
+                yield numbers[future], done
         finally:
             pool.shutdown(cancel_futures=True)
 

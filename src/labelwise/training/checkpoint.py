@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from labelwise.atomic_file import follow_umask
 from labelwise.errors import LabelwiseError
 
 
@@ -34,6 +35,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
         path.parent.mkdir(parents=True, exist_ok=True)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(plain, draft, metadata={"state": json.dumps(state)})
+        follow_umask(draft)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)

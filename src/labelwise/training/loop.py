@@ -96,16 +96,20 @@ class Trainer:
         """The weights that are validated and kept: the averaged ones if there are any."""
         return self.averaged.module if self.averaged is not None else self.plain
 
-    def run(self, resume: bool) -> None:
-        """Train to the end, from the start or from where the last checkpoint stands."""
+    def run(self, resume: bool) -> bool:
+        """Train to the end, from the start or from where the last checkpoint stands; False if that is the end."""
         if resume and self._last.exists():
             self._restore()
+        before = self.progress.step
         first_epoch, first_step = divmod(self.progress.step, len(self.batches))
         with StopRequest() as stop:
             for epoch in range(first_epoch, self.recipe.epochs):
                 if self._stopped_early():
                     break
                 self._train_epoch(epoch, first_step if epoch == first_epoch else 0, stop)
+                if epoch + 1 < self.recipe.epochs and self._any_process(stop.requested):
+                    raise KeyboardInterrupt  # the epoch has just been saved
+        return self.progress.step > before
 
     def kept(self) -> dict[str, Tensor]:
         """The tensors of the best epoch's weights (without validation: the last epoch's)."""

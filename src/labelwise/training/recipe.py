@@ -95,7 +95,7 @@ class Recipe(Config):
     accumulate: PositiveInt = 1  # steps of backward before one of the optimizer; batch_size counts one of them
     ema: Share = 0.0  # decay of the averaged weights that are evaluated and saved; 0: none
     early_stop: PositiveInt | None = None  # epochs without a better validation mAP before training ends
-    thresholds: Literal["f1", "none"] = "f1"  # temperature and thresholds, fitted on the validation data at the end
+    thresholds: Literal["f1", "none"] = "f1"  # fitted with the calibration, on the validation data at the end
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
@@ -131,11 +131,11 @@ def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
     if path is not None:
         where = f"recipe {str(path)!r}"
         values = _read(Path(path), where)
-    elif (start := changes.get("model.start")) and (earlier := Path(start) / "recipe.yaml").is_file():
+    elif isinstance(start := changes.get("model.start"), str) and (earlier := Path(start) / "recipe.yaml").is_file():
         kept = _read(earlier, f"recipe {str(earlier)!r}")
         values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
-    if "model.head" in changes:
-        _keep_what_fits(values.setdefault("model", {}) or {}, changes["model.head"])
+    if "model.head" in changes and isinstance(values.get("model"), dict):
+        _keep_what_fits(values["model"], changes["model.head"])
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     recipe = Recipe.parse(values, where)
@@ -164,8 +164,9 @@ def _read(path: Path, where: str) -> dict[str, Any]:
 def _keep_what_fits(model: dict[str, Any], head: str) -> None:
     """Options that the recipe has for its own head and that another head does not know are left behind."""
     known = option_parts(preset(str(head)))
-    options = model.get("options") or {}
-    model["options"] = {name: value for name, value in options.items() if name in known}
+    options = model.get("options")
+    if isinstance(options, dict):
+        model["options"] = {name: value for name, value in options.items() if name in known}
 
 
 def _set(values: dict[str, Any], path: list[str], value: Any, dotted: str) -> None:

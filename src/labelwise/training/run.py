@@ -30,7 +30,7 @@ from labelwise.features import FeatureCache
 from labelwise.grouping import group_labels
 from labelwise.heads import preset, uses_words, with_options
 from labelwise.heads.config import QueryHeadConfig
-from labelwise.model import LabelModel, create_model
+from labelwise.model import LabelModel, create_model, load_model
 from labelwise.model_config import ModelConfig
 from labelwise.preprocessing import Preprocessing
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
@@ -93,6 +93,11 @@ def check(recipe: Recipe) -> None:
 def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> LabelModel:
     split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
     train_table, held_out = open_tables(recipe, display, split_file=split_file, run=folder if resume else None)
+    for table in (train_table, held_out):
+        if table is not None and len(table) < fabric.world_size:
+            raise LabelwiseError(
+                f"{len(table)} images of {table.source} cannot be shared by {fabric.world_size} processes; use fewer"
+            )
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
     frozen = recipe.model.freeze == "backbone"
@@ -117,8 +122,11 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display, data)
     if fabric.is_global_zero:
         save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
-    trainer.run(resume)
+    trained = trainer.run(resume)
     display.close()
+    if not trained and (folder / "model").exists():  # as it is: its thresholds may have been fitted anew since
+        display.say(f"{folder} is finished already")
+        return load_model(folder)
     model = with_kept_weights(model, trainer, frozen)
     if fabric.is_global_zero:
         model.config = finished_config(model, trainer, recipe, batches)
@@ -173,6 +181,8 @@ def open_tables(
         return train_table, seen_part(table.select(data.validation), data, display)
     if data.validation != "val":
         table.select(data.validation)  # raises, and lists the splits there are
+    if len(train_table) < 2:
+        raise LabelwiseError("one image cannot be learned from and held out; add more, or --set data.validation=null")
     unsplit = train_table.with_splits([""] * len(train_table))
     fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
     parts = split_table(unsplit, fractions, seed=recipe.seed)
@@ -201,7 +211,7 @@ def fingerprint(*tables: LabelTable | None) -> str:
     digest = hashlib.sha256()
     for table in tables:
         if table is not None:
-            digest.update("\n".join([*table.labels, *table.images]).encode())
+            digest.update("\n".join([*table.labels, *table.images]).encode("utf-8", "surrogateescape"))
             for part in (table.indptr, table.columns, table.values):
                 digest.update(part.tobytes())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ import numpy as np
 from labelwise.data.readers.base import Format, Names, ReaderOptions
 from labelwise.data.readers.manifest_labels import entries_of_columns, entries_of_names
 from labelwise.data.readers.manifest_rows import image_path, split_of, without_repeats
-from labelwise.data.readers.records import Records, read_records
+from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, read_records
 from labelwise.data.table import LabelTable
 from labelwise.errors import LabelwiseError, unknown_name
 
@@ -63,7 +63,9 @@ def read_manifest(
     if options.label_columns is None:
         label_column = _optional_column(records, "label", options.label_column, LABEL_COLUMNS)
     if label_column:
-        names, entries = entries_of_names(records, label_column, unknown_column, options.separator, labels)
+        # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
+        separator = "|" if records.columns == PREDICTION_COLUMNS else None
+        names, entries = entries_of_names(records, label_column, unknown_column, options.separator or separator, labels)
     else:
         if options.unknown_column:
             raise LabelwiseError(

@@ -13,6 +13,7 @@ from typing import Any
 from labelwise.data.readers.base import is_image
 from labelwise.errors import LabelwiseError, missing_extra
 
+PREDICTION_COLUMNS = ("image", "labels", "scores")  # of what `labelwise predict --csv` writes, names between |
 _DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 
 

@@ -1,0 +1,151 @@
+"""What training may do to a folder: nothing is lost by a mistake, by a second process or by a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labelwise.data.sample import make_sample
+from labelwise.errors import LabelwiseError
+from labelwise.model import load_model
+from labelwise.training import load_recipe
+from labelwise.training import run as training
+from labelwise.training.recipe import Recipe
+from labelwise.training.run import train
+from labelwise.training.run_folder import run_folder
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    make_sample(folder, images=30, size=48)
+    return folder / "labels.csv"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+
+
+def recipe(data: Path, **changes: Any) -> Recipe:
+    small = {
+        "data.source": str(data),
+        "model.backbone": "resnet10t",
+        "model.weights": "none",
+        "model.size": 32,
+        "model.head": "gap",
+        "epochs": 1,
+        "batch_size": 8,
+        "workers": 0,
+    }
+    return load_recipe(None, small | changes)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"data.source": "nowhere.csv"}, "no file or folder"), ({"model.backbone": "resnet10tt"}, "did you mean")],
+)
+def test_a_mistake_does_not_cost_the_run_that_was_to_be_replaced(
+    changes: dict[str, str], message: str, sample: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(recipe(sample), run)
+    before = content(run)
+    with pytest.raises(LabelwiseError, match=message):
+        train(recipe(sample, **changes), run, overwrite=True)
+    assert content(run) == before
+    train(recipe(sample, seed=1), run, overwrite=True)
+    assert load_recipe(run / "recipe.yaml", {}).seed == 1
+    assert not (run / ".replaced").exists()
+
+
+def test_a_process_that_is_killed_while_it_replaces_a_run_leaves_the_old_one(tmp_path: Path) -> None:
+    """Whatever of the old run has been set aside already comes back when the folder is used again."""
+    run, names = tmp_path / "run", ("recipe.yaml", "metrics.jsonl", "log.txt")
+    for moved in range(len(names) + 1):
+        (run / ".replaced").mkdir(parents=True)
+        for number, name in enumerate(names):
+            ((run / ".replaced" if number < moved else run) / name).write_text(f"old {name}")
+        if moved == len(names):
+            (run / "log.txt").write_text("of the new run, which never came so far as to have a recipe")
+        with run_folder(run, resume=bool(moved), overwrite=not moved):
+            pass
+        assert [(run / name).read_text() for name in names] == [f"old {name}" for name in names]
+        assert not (run / ".replaced").exists()
+        for name in names:
+            (run / name).unlink()
+
+
+def test_only_a_run_is_overwritten(sample: Path, tmp_path: Path) -> None:
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / "mine.csv").write_text("x")
+    train(recipe(sample), tmp_path, overwrite=True)
+    assert (tmp_path / "predictions" / "mine.csv").read_text() == "x"
+    (tmp_path / "other" / "model").mkdir(parents=True)
+    with pytest.raises(LabelwiseError, match="belongs to no run"):
+        train(recipe(sample), tmp_path / "other", overwrite=True)
+
+
+def test_a_run_whose_epochs_have_one_step_can_be_stopped(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(sample, epochs=5, batch_size=64)
+    real = training.Trainer._step
+
+    def step(self: Any, *arguments: Any) -> float:
+        if self.progress.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(training.Trainer, "_step", step)
+    with pytest.raises(KeyboardInterrupt):
+        train(wanted, tmp_path / "run")
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    monkeypatch.undo()
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+    train(wanted, tmp_path / "run", resume=True)
+    train(wanted, tmp_path / "whole")
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("run", "whole")
+    ]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 5
+
+
+def test_resuming_a_finished_run_leaves_its_model_alone(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(recipe(sample), tmp_path / "run")
+    model = load_model(tmp_path / "run")
+    model.config = model.config.model_copy(update={"thresholds": (0.25,) * len(model.labels)})
+    model.save(tmp_path / "run" / "model")
+    again = train(recipe(sample), tmp_path / "run", resume=True)
+    assert again.config.thresholds == load_model(tmp_path / "run").config.thresholds == model.config.thresholds
+    assert "is finished already" in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_others_may_read_a_run(sample: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        train(recipe(sample), tmp_path / "run")
+    finally:
+        os.umask(before)
+    for name in ("model/model.safetensors", "model/config.json", "checkpoints/last.safetensors", "metrics.jsonl"):
+        assert oct((tmp_path / "run" / name).stat().st_mode & 0o777) == oct(0o640), name
+
+
+def test_fitting_is_part_of_the_run(sample: Path, tmp_path: Path) -> None:
+    """The offset travels with the model: its scores are those of the fit."""
+    model = train(recipe(sample, epochs=3), tmp_path / "run")
+    assert model.config.offset != 0
+    assert load_model(tmp_path / "run").config == model.config
