@@ -34,7 +34,7 @@ test-slow: $(INSTALLED) ## Also run the tests that take minutes
 
 bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/labelwise bench all --out benchmarks/results
-	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/metrics.py --json benchmarks/results/metrics.json
 	$(BIN)/python benchmarks/performance_page.py
 
 clean: ## Remove what the targets made

