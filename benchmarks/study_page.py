@@ -53,7 +53,7 @@ def grid_table(result: dict[str, Any]) -> str:
     lines = ["| shared experts | " + " | ".join(f"{n} own" for n in own) + " |", "|---" * (1 + len(own)) + "|"]
     for shared in (0, 1, 4, 16, 32):
         rows = [found.get(f"hsq-s{shared}-t{n}") for n in own]
-        lines.append(f"| {shared} | {' | '.join(with_spread(row, 'mAP') if row else 'not run' for row in rows)} |")
+        lines.append(f"| {shared} | {' | '.join(with_spread(row, 'mAP') if row else 'none' for row in rows)} |")
     return "\n".join(lines)
 
 
