@@ -185,7 +185,8 @@ def test_what_ties_a_head_to_its_labels(name: str, options: dict[str, Any], expe
 
 def test_a_head_with_weights_of_labels_says_what_to_train_instead() -> None:
     head = heads.create("ml-decoder", in_features=CHANNELS, labels=5, dim=16, queries="words", word_vectors=POOL[:5])
-    with pytest.raises(LabelwiseError, match=r"a change of labels needs a head that takes any.* classifier=shared"):
+    message = r"a change of labels needs a head that takes any.* --set head\.classifier=shared"
+    with pytest.raises(LabelwiseError, match=message):
         relabelled(head, POOL, None)
 
 

@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from labelwise.cli.say import say
 from labelwise.errors import LabelwiseError, missing_extra
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _KEY = "LABELWISE_API_KEY"
 
 
@@ -94,10 +92,7 @@ def serve(
         raise missing_extra(error.name or "fastapi", "serve") from None
     from labelwise.server.run import run_server
 
-    key = _key(api_key_file)
-    if key is None and host not in _LOOPBACK:
-        say(f"warning: whoever reaches {host} can use the server; ask for a key: --api-key-file or {_KEY}", stderr=True)
-    run_server(settings, host=host, port=port, key=key, access_log=access_log)
+    run_server(settings, host=host, port=port, key=_key(api_key_file), access_log=access_log)
 
 
 def _bundled() -> Any:

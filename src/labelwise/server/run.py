@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -65,6 +66,8 @@ async def _serve(
             await asyncio.sleep(0.01)
         names = ", ".join(model.name for model in settings.models)
         _say(f"serving {names} on {_address(listener)} (API: /docs); Ctrl-C stops")
+        if key is None and not ip_address(listener.getsockname()[0]).is_loopback:
+            _say("warning: whoever reaches this address can use it; ask for a key: --api-key-file or LABELWISE_API_KEY")
         await stop.wait()
         service.stopping = True  # from now on new pictures are refused, and /ready says so
         await pool.idle.wait()
