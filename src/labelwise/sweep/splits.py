@@ -27,8 +27,9 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
         if table.split_names == ("",):
             if len(sources) > 1:
                 raise LabelwiseError(f"{source} has no splits; make them first with: labelwise data split")
-            if test_split is not None and test_split not in DEFAULT_FRACTIONS:
-                raise unknown_name(f"split of {source}", test_split, DEFAULT_FRACTIONS)
+            for name in () if test_split is None else test_split.split("+"):
+                if name not in DEFAULT_FRACTIONS:
+                    raise unknown_name(f"split of {source}", name, DEFAULT_FRACTIONS)
             if (out / FILE).exists():
                 _check_same(table, out)
             else:
