@@ -59,7 +59,8 @@ def sureness_section(run: MeasuredRun) -> Section:
         charts.insert(0, _threshold_chart(series, note))
     said = (
         f"Scores come from (logit - {run.config.offset:.2f}) / {run.config.temperature:.2f}; their expected "
-        f"calibration error is {percent(run.evaluation.ece_after)} (from plain logits: {percent(run.evaluation.ece_before)})."
+        f"calibration error is {percent(run.evaluation.ece_after)} (from plain logits: "
+        f"{percent(run.evaluation.ece_before)})."
     )
     if run.evaluation.ece_after > _TOO_FAR:
         said += f" To mend it: labelwise evaluate {run.run.source} --data … --fit-temperature --fit-on val --save"
