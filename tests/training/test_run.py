@@ -11,43 +11,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from run_kit import recipe
 from safetensors.torch import load_file
 
 import labelwise as lw
-from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.scenes import draw_partners, side_by_side
-from labelwise.training import Recipe, load_recipe
+from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.loop import Trainer
 from labelwise.training.run import train
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sample")
-    make_sample(folder, images=60, size=48)
-    return folder / "labels.csv"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-
-
-def recipe(data: Path, **changes: Any) -> Recipe:
-    small = {
-        "data.source": str(data),
-        "model.backbone": "resnet10t",
-        "model.weights": "none",
-        "model.size": 32,
-        "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},
-        "model.freeze": "none",
-        "epochs": 2,
-        "batch_size": 8,
-        "workers": 0,
-    }
-    return load_recipe(None, small | changes)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -9,41 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_kit import recipe
 
-from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.model import load_model
 from labelwise.training import load_recipe
 from labelwise.training import run as training
-from labelwise.training.recipe import Recipe
 from labelwise.training.run import train
 from labelwise.training.run_folder import run_folder
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sample")
-    make_sample(folder, images=30, size=48)
-    return folder / "labels.csv"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-
-
-def recipe(data: Path, **changes: Any) -> Recipe:
-    small = {
-        "data.source": str(data),
-        "model.backbone": "resnet10t",
-        "model.weights": "none",
-        "model.size": 32,
-        "model.head": "gap",
-        "epochs": 1,
-        "batch_size": 8,
-        "workers": 0,
-    }
-    return load_recipe(None, small | changes)
 
 
 def content(folder: Path) -> dict[str, bytes]:

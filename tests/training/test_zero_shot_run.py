@@ -51,11 +51,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-
-
 def recipe(here: Path, head: str = "ml-decoder", **changes: Any) -> Recipe:
     small = {
         "data.source": str(here / "labels.csv"),
