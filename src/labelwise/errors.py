@@ -22,6 +22,17 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
     return LabelwiseError(f"unknown {kind} {name!r}; {guess}({', '.join(choices)})")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch raises RuntimeError from its allocators, from oneDNN and from C++ alike.
+
+    >>> is_out_of_memory(RuntimeError("CUDA out of memory.")), is_out_of_memory(RuntimeError("shapes differ"))
+    (True, False)
+    """
+    if isinstance(error, RuntimeError):
+        return any(word in str(error) for word in ("memory", "bad_alloc", "allocate", "ALLOC_FAILED"))
+    return isinstance(error, MemoryError)
+
+
 def missing_extra(package: str, extra: str) -> LabelwiseError:
     """An error for an optional dependency that is not installed.
 

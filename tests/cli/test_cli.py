@@ -37,6 +37,7 @@ def test_version() -> None:
         (["complexity", "--size", "big"], "unable to convert"),
         (["complexity", "--backbone", "resnt50"], "did you mean 'resnet50'"),
         (["complexity", "--set", "shared_experts"], "write it as OPTION=VALUE"),
+        (["complexity", "--head", "ml-decoder", "--set", f"dim={2**40}"], "not enough memory"),
         (["heads", "hsqq"], "did you mean 'hsq'?"),
         (["backbones", "nothing-like-this"], "no backbone matches"),
         (["frobnicate"], 'Unknown command "frobnicate"'),

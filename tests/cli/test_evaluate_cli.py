@@ -144,3 +144,18 @@ def test_a_mistake_is_one_line_and_exit_2(
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert message in said
+
+
+def test_without_a_model_the_bundled_tagger_is_measured_and_never_changed(
+    here: Path, evaluate: Callable[..., tuple[int, str, str]]
+) -> None:
+    (here / "photos" / "dogs.csv").write_text("image,labels\nimages/00000.jpg,dog\nimages/00001.jpg,cat|dog\n")
+    options = ("--data", "photos/dogs.csv", "--split", "all", "--bootstrap", "0")
+    status, shown, said = evaluate(*options, "--json", "bundled.json")
+    assert status == 0, said
+    result = json.loads((here / "bundled.json").read_text())
+    assert (result["images"], result["model"]["source"]) == (2, "the bundled tagger")
+    assert shown.startswith("the bundled tagger on photos/dogs.csv (all): 2 images, 20 labels")
+    status, _, said = evaluate(*options, "--fit-thresholds", "f1", "--save")
+    assert status == 2
+    assert "name it" in said

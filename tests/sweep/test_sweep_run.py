@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -202,33 +203,36 @@ def test_mistakes_cost_no_training(sample: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_at_a_time_in_real_processes_and_a_kill_in_between(sample: Path, tmp_path: Path) -> None:
-    """Ctrl-C reaches a real process; the same command then ends with all runs finished."""
-    arguments = [
-        "--grid",
-        "seed=0,1,2",
-        "--out",
-        str(tmp_path / "s"),
-        "--data",
-        str(sample),
-        "--no-report",
-        "--jobs",
-        "2",
-    ]
+@pytest.mark.parametrize("stop", ["Ctrl-C", "a worker is killed"])
+def test_two_at_a_time_in_real_processes_and_a_stop_in_between(sample: Path, tmp_path: Path, stop: str) -> None:
+    """Either is told without a traceback, and the same command then ends with all runs finished."""
+    out = tmp_path / "s"
+    arguments = ["--grid", "seed=0,1,2", "--out", str(out), "--data", str(sample), "--no-report", "--jobs", "2"]
     settings = [part for setting in [*SMALL[:4], "epochs=6", *SMALL[5:]] for part in ("--set", setting)]
     command = [sys.executable, "-m", "labelwise", "sweep", *arguments, *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0)
     for _ in range(600):
-        if list((tmp_path / "s").glob("*/checkpoints/last.safetensors")):
+        if list(out.glob("*/checkpoints/last.safetensors")):
             break
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=240)
-    assert process.returncode == 130
+    if stop == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+    else:
+        os.kill(_workers(process.pid)[0], signal.SIGKILL)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == (130 if stop == "Ctrl-C" else 2)
+    assert "Traceback" not in said
+    if stop == "a worker is killed":
+        assert "too little memory?" in " ".join(said.split())
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads((tmp_path / "s" / "results.json").read_text())["runs"]
+    rows = json.loads((out / "results.json").read_text())["runs"]
     assert [row["status"] for row in rows] == ["finished"] * 3
+
+
+def _workers(process: int) -> list[int]:
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
 def test_splits_are_those_of_the_same_photos(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,9 @@ from labelwise.data.sample import make_sample
 from labelwise.data.sample_scene import SAMPLE_LABELS
 from labelwise.errors import LabelwiseError
 from labelwise.model import LabelModel
+from labelwise.training.build import build_model
 from labelwise.training.recipe import OWN_PHOTOS, Recipe, load_recipe
-from labelwise.training.run import build_model, train
+from labelwise.training.run import train
 from labelwise.words import WordsConfig
 
 ROOT = Path(__file__).resolve().parents[2]

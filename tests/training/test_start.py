@@ -20,7 +20,8 @@ from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import OWN_PHOTOS, save_recipe
-from labelwise.training.run import open_tables, train
+from labelwise.training.run import train
+from labelwise.training.tables import open_tables
 
 SMALL: dict[str, Any] = {
     "model.backbone": "resnet10t",

@@ -23,7 +23,8 @@ from labelwise.evaluation import predict_logits
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.recipe import DataRecipe
-from labelwise.training.run import seen_part, train
+from labelwise.training.run import train
+from labelwise.training.tables import seen_part
 
 UNSEEN = ("fish", "tree")
 HEADS: dict[str, dict[str, Any]] = {

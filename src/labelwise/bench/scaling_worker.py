@@ -16,6 +16,7 @@ from pydantic import Field
 
 from labelwise.bench.memory import forget_peak, limit_growth, memory_now, memory_peak
 from labelwise.config import Config
+from labelwise.errors import is_out_of_memory
 
 
 class Case(Config):
@@ -73,8 +74,7 @@ def measure(case: Case) -> Result:
 
         milliseconds = _median_time(run, case.seconds)
     except (MemoryError, RuntimeError) as error:
-        # torch raises RuntimeError from its allocator, from oneDNN and from C++ alike
-        if isinstance(error, RuntimeError) and not any(w in str(error) for w in ("memory", "bad_alloc", "allocate")):
+        if not is_out_of_memory(error):
             raise
         return Result(status="out of memory", parameters=parameters)
     peak = memory_peak()

@@ -1,4 +1,4 @@
-"""The tagger that comes with labelwise: what `predict`, `explain`, `export` and `serve` use when no model is named."""
+"""The tagger that comes with labelwise: what commands that need a model use when none is named."""
 
 from __future__ import annotations
 

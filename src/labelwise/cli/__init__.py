@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, is_out_of_memory
 
 app = App(
     name="labelwise",
@@ -51,6 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
     except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail(
+            f"not enough memory ({str(error).splitlines()[0] if str(error) else 'for Python'}): take smaller batches "
+            "(--batch-size; in training, --set accumulate=2 beside it keeps the result), smaller pictures (--size) or "
+            "fewer processes (--workers)"
+        )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         raise SystemExit(130) from None

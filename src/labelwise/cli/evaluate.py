@@ -14,10 +14,14 @@ from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
+    from labelwise.evaluation.inference import Predictions
+    from labelwise.export.model import ExportedModel
+    from labelwise.model import LabelModel
 
 
 def evaluate(
-    model: str,
+    model: str | None = None,
+    /,
     *,
     data: str,
     split: str = "test",
@@ -42,7 +46,7 @@ def evaluate(
     Parameters
     ----------
     model
-        A run folder, a model folder, an exported model or a hub id.
+        A run folder, a model folder, an exported model or a hub id. Left out, the tagger that comes with labelwise.
     data
         A path (its format is recognised) or format:path, for example photos.csv or voc:/data/VOCdevkit.
     split
@@ -80,21 +84,17 @@ def evaluate(
         What runs the model. auto: an exported model's own; of others the fastest that gives the same logits, measured
         once if there are many pictures, else torch.
     """
-    import torch
-
+    from labelwise.bundled import default_model
+    from labelwise.cli.inference import Inference, open_network
     from labelwise.cli.zero_shot import show_zero_shot, unseen_of
     from labelwise.data.open import open_data
     from labelwise.data.run_split import with_splits_of_run
-    from labelwise.engines.choose import open_engine
     from labelwise.evaluation import evaluate as measure
-    from labelwise.evaluation import fit_config, match_labels, predict_logits
-    from labelwise.evaluation.inference import InferenceOptions, Predictions
+    from labelwise.evaluation import match_labels, predict_logits
     from labelwise.evaluation.thresholds import parse_rule
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
-    from labelwise.export.folder import find_export
-    from labelwise.export.model import ExportedModel
-    from labelwise.features import FeatureCache
-    from labelwise.model import LabelModel, load_model
+    from labelwise.model import LabelModel
+    from labelwise.model_folder import find_folder
 
     fits = fit_thresholds is not None or fit_temperature
     _check_arguments(model, fits, save, fit_on, bootstrap, batch_size, workers)
@@ -105,116 +105,73 @@ def evaluate(
     views = _numbers(scales)
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
-    exported = find_export(model)
-    if exported is not None and (save or cache or unseen or views != [1]):
+    named, model = model or "the bundled tagger", model or str(default_model())
+    network = open_network(model, engine)
+    if not isinstance(network, LabelModel) and (save or cache or unseen or views != [1]):
         raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
-    network: LabelModel | ExportedModel
-    if exported is None:
-        network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    else:
-        network = ExportedModel(exported, engine)
     whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
     table, fit_table = _select(whole, split), _select(whole, fit_on or split)
-    hidden = unseen_of(unseen, model, whole) if exported is None else ()
+    hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels alone: add --unseen none")
     # Before the work, not after it.
     labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else network.labels
     match_labels(table, labels, ignore_extra=ignore_extra_labels)
-    if isinstance(network, ExportedModel):
-        runner = network.engine
-    elif cache:
-        runner = None  # the engine computes features; the head runs in torch
-    elif hidden or views != [1]:
-        if engine not in ("auto", "torch"):
-            raise LabelwiseError(f"--engine {engine} runs a model as it is: not with --scales or --unseen; use torch")
-        runner = None
-    else:
-        work = len(table) * (2 if flip else 1)
-        size = network.config.preprocessing.size
-        runner = open_engine(engine, network, size=size, images=work, batch_size=batch_size, say=_note)
-
-    def inference(images: LabelTable) -> InferenceOptions:
-        features = None
-        if cache:
-            assert isinstance(network, LabelModel)
-            features = FeatureCache.build(
-                images,
-                network.backbone,
-                network.config.preprocessing,
-                flips=flip,
-                batch_size=batch_size,
-                workers=workers,
-                on_bad_image=on_bad_image,
-                engine=engine,
-            )
-        return {
-            "batch_size": batch_size,
-            "workers": workers,
-            "on_bad_image": on_bad_image,
-            "flip": flip,
-            "scales": views,
-            "features": features,
-            "engine": runner,
-        }
-
-    def predict(images: LabelTable) -> Predictions:
-        return predict_logits(network, images, **inference(images))
-
+    inference = Inference(
+        network,
+        engine,
+        batch_size,
+        workers,
+        on_bad_image,
+        flip,
+        views,
+        cache,
+        as_it_is=not hidden,
+        images=len(table),
+    )
+    known: dict[str, Any] = {"bootstrap": bootstrap, "ignore_extra_labels": ignore_extra_labels}
     if hidden:
         assert isinstance(network, LabelModel)
-        zero_shot = evaluate_zero_shot(
-            network,
-            table,
-            hidden,
-            bootstrap=bootstrap,
-            ignore_extra_labels=ignore_extra_labels,
-            **inference(table),
-        ).as_dict()
-        zero_shot["model"] = {"source": model, **zero_shot["model"]}
-        zero_shot["data"] |= {"split": split}
-        zero_shot["test_time"] = {"flip": flip, "scales": views}
-        _write(zero_shot, json_file)
-        show_zero_shot(zero_shot)
-        return
-    predictions = predict(table)
-    fitted: dict[str, Any] = {}
-    if fits:
-        fit_predictions = predictions if fit_on in (None, split) else predict(fit_table)
-        targets = match_labels(fit_table, network.labels, ignore_extra=True).targets(fit_predictions.rows)
-        fit = fit_config(
-            network.config, fit_predictions.logits, targets, thresholds=fit_thresholds, temperature=fit_temperature
-        )
-        network.config = fit.config
-        fitted = {
-            "on": fit_on or split,
-            "thresholds": fit_thresholds,
-            "temperature": fit_temperature,
-            "labels_by_fallback": list(fit.fallback_labels),
-        }
-        shared = len(set(table.images) & set(fit_table.images))
-        if shared:
-            _warn(f"{shared:,} images are both fitted and measured on: these numbers are optimistic; see --fit-on")
-        if fit.fallback_labels:
-            _warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {_few(fit.fallback_labels)}")
-    evaluation = measure(
-        network, table, predictions=predictions, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels
-    )
-    result = evaluation.as_dict()
-    result["model"] = {"source": model, **result["model"]}
+        result = evaluate_zero_shot(network, table, hidden, **known, **inference.options(table)).as_dict()
+    else:
+        predictions = predict_logits(network, table, **inference.options(table))
+        fitted = None
+        if fits:
+            other = fit_on not in (None, split)
+            used = predict_logits(network, fit_table, **inference.options(fit_table)) if other else predictions
+            fitted = {"on": fit_on or split, **_fit(network, fit_table, used, fit_thresholds, fit_temperature)}
+            if shared := len(set(table.images) & set(fit_table.images)):
+                _warn(f"{shared:,} images are both fitted and measured on: these numbers are optimistic; see --fit-on")
+        result = measure(network, table, predictions=predictions, **known).as_dict() | {"fitted": fitted}
+    result["model"] = {"source": named, **result["model"]}
     result["data"] |= {"split": split}
-    result |= {"test_time": {"flip": flip, "scales": views}, "fitted": fitted or None}
+    result["test_time"] = {"flip": flip, "scales": views}
     # First what is kept, then what is shown: `labelwise evaluate … | head` ends the showing early.
     _write(result, json_file)
     if save:
-        from labelwise.model_folder import find_folder
-
         assert isinstance(network, LabelModel)
-        folder = find_folder(model)
-        network.save(folder)
-    _show(result)
+        network.save(find_folder(model))
+    (show_zero_shot if hidden else _show)(result)
     if save:
-        say(f"{folder}: saved what was fitted on {fitted['on']}")
+        say(f"{find_folder(model)}: saved what was fitted on {fit_on or split}")
+
+
+def _fit(
+    network: LabelModel | ExportedModel, table: LabelTable, seen: Predictions, thresholds: str | None, temperature: bool
+) -> dict[str, Any]:
+    """Fit on the predictions of `table` and give the network what was found; returns what the JSON says about it."""
+    from labelwise.evaluation import fit_config, match_labels
+
+    targets = match_labels(table, network.labels, ignore_extra=True).targets(seen.rows)
+    fit = fit_config(network.config, seen.logits, targets, thresholds=thresholds, temperature=temperature)
+    network.config = fit.config
+    if fit.fallback_labels:
+        _warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {_few(fit.fallback_labels)}")
+    return {
+        "thresholds": thresholds,
+        "temperature": temperature,
+        "labels_by_fallback": list(fit.fallback_labels),
+    }
 
 
 def _write(result: dict[str, Any], json_file: Path | None) -> None:
@@ -224,13 +181,17 @@ def _write(result: dict[str, Any], json_file: Path | None) -> None:
 
 
 def _check_arguments(
-    model: str, fits: bool, save: bool, fit_on: str | None, bootstrap: int, batch_size: int, workers: int
+    model: str | None, fits: bool, save: bool, fit_on: str | None, bootstrap: int, batch_size: int, workers: int
 ) -> None:
     if (save or fit_on) and not fits:
         raise LabelwiseError(
             f"{'--save' if save else '--fit-on'} needs something to fit: add --fit-thresholds f1 or --fit-temperature"
         )
-    if save and not Path(model).exists():
+    if save and model is None:
+        raise LabelwiseError(
+            "--save changes a model of yours: name it. The tagger that comes with labelwise stays as it is"
+        )
+    if save and model is not None and not Path(model).exists():
         raise LabelwiseError(f"--save needs a model on this machine; {model!r} is no folder")
     for name, value, least in (("bootstrap", bootstrap, 0), ("batch-size", batch_size, 1), ("workers", workers, 0)):
         if value < least:
@@ -264,10 +225,6 @@ def _show(result: dict[str, Any]) -> None:
 
 def _few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-
-
-def _note(text: str) -> None:
-    say(text, stderr=True)
 
 
 def _warn(text: str) -> None:

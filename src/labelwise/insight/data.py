@@ -43,7 +43,7 @@ def trained_on(run: Run, table: LabelTable) -> int | None:
     if run.recipe is None or run.recipe.data.source is None:
         return None
     from labelwise.training.display import Display
-    from labelwise.training.run import open_tables
+    from labelwise.training.tables import open_tables
 
     try:
         train, _ = open_tables(run.recipe, Display(None), run=run.folder)
@@ -68,7 +68,7 @@ def _held_out(run: Run) -> LabelTable | None:
     if run.recipe is None or run.recipe.data.validation is None:
         return None
     from labelwise.training.display import Display
-    from labelwise.training.run import open_tables
+    from labelwise.training.tables import open_tables
 
     return open_tables(run.recipe, Display(None), run=run.folder)[1]
 

@@ -61,7 +61,7 @@ def negative_transfer(
     the run's own training images: it can neither gain from other labels nor suffer from them."""
     from labelwise.model import load_model
     from labelwise.training.display import Display
-    from labelwise.training.run import open_tables
+    from labelwise.training.tables import open_tables
 
     run = measured.run
     if run.recipe is None or not run.frozen:

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch import nn
 
 from labelwise import losses
 from labelwise.backbones.layers import put_channels_last
-from labelwise.data.dataset import ImageDataset
-from labelwise.data.label_list import seen_labels, unseen_labels
-from labelwise.data.manifest_writer import write_manifest
-from labelwise.data.open import open_data
-from labelwise.data.split import DEFAULT_FRACTIONS, split_table
-from labelwise.data.table import LabelTable
-from labelwise.data.transforms import eval_transform, train_transform
 from labelwise.errors import LabelwiseError
 from labelwise.evaluation.fit import fit_config
-from labelwise.features import FeatureCache
-from labelwise.grouping import group_labels
 from labelwise.heads import preset, uses_words, with_options
-from labelwise.heads.config import QueryHeadConfig
-from labelwise.model import LabelModel, create_model, load_model
+from labelwise.model import LabelModel, load_model
 from labelwise.model_config import ModelConfig
-from labelwise.preprocessing import Preprocessing
-from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
+from labelwise.training.batches import Batches, Share
+from labelwise.training.build import build_model, feature_batches, grouped_labels, image_batches
 from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
-from labelwise.training.recipe import DataRecipe, Recipe, save_recipe
+from labelwise.training.processes import create_fabric
+from labelwise.training.recipe import Recipe, save_recipe
 from labelwise.training.run_folder import run_folder
-from labelwise.training.start import check_start, earlier_splits, take_weights
-from labelwise.words import open_words
+from labelwise.training.start import check_start, take_weights
+from labelwise.training.tables import fingerprint, open_tables
 
 
 def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
@@ -134,164 +120,6 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
         display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
     fabric.barrier()
     return model
-
-
-def create_fabric(recipe: Recipe) -> Fabric:
-    """One process, or under torchrun as many as it started, on as many machines."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    machines = int(os.environ.get("WORLD_SIZE", "1")) // local
-    strategy: Any = recipe.strategy
-    if strategy == "auto" and local * machines > 1:
-        strategy = "ddp"
-    if strategy == "fsdp":
-        strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
-    fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)
-    fabric.launch()
-    return fabric
-
-
-def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP: every process keeps its part of the weights, gradients and optimizer state, and gathers them to compute."""
-    if isinstance(module, LabelModel):
-        fully_shard(module.backbone, mesh=mesh["data_parallel"])
-    fully_shard(module, mesh=mesh["data_parallel"])
-    return module
-
-
-def open_tables(
-    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
-) -> tuple[LabelTable, LabelTable | None]:
-    """The images to train on and to validate. Splits are made where the data has none, always the same for the same
-    seed and images, and written to `split_file`; those that a `run` has written already are kept."""
-    data = recipe.data
-    if data.source is None:
-        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
-    table = open_data(data.source, labels=data.labels)
-    if table.split_names == ("",):
-        earlier = earlier_splits(table, run, recipe.model.start)
-        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
-        if split_file is not None:
-            write_manifest(table, split_file)
-            said = "made train, val and test" if earlier is None else f"those of {recipe.model.start}"
-            display.say(f"{data.source} has no splits: {said}, written to {split_file}")
-    train_table = seen_part(table.select(data.train), data, display)
-    if data.validation is None:
-        return train_table, None
-    if data.validation in table.split_names or "+" in data.validation:
-        return train_table, seen_part(table.select(data.validation), data, display)
-    if data.validation != "val":
-        table.select(data.validation)  # raises, and lists the splits there are
-    if len(train_table) < 2:
-        raise LabelwiseError("one image cannot be learned from and held out; add more, or --set data.validation=null")
-    unsplit = train_table.with_splits([""] * len(train_table))
-    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
-    parts = split_table(unsplit, fractions, seed=recipe.seed)
-    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
-    return parts.select("train"), parts.select("val")
-
-
-def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
-    """What training may look at: of a zero-shot recipe the seen labels, and not every image."""
-    if data.unseen is None:
-        return table
-    unseen = unseen_labels(table, data.unseen)
-    seen = table.with_labels(seen_labels(table, unseen))
-    usable = ~table.with_labels(unseen).has_positive()  # [M]
-    if data.unseen_images != "drop":
-        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
-    if not usable.any():
-        raise LabelwiseError(f"{table.source}: every image has an unseen label; add --set data.unseen_images=keep")
-    if not usable.all():
-        display.say(f"{(~usable).sum()} of {len(table)} images are left out: they have an unseen label")
-    return seen.select(usable)
-
-
-def fingerprint(*tables: LabelTable | None) -> str:
-    """What tells whether the images or their labels have changed since a run was started."""
-    digest = hashlib.sha256()
-    for table in tables:
-        if table is not None:
-            digest.update("\n".join([*table.labels, *table.images]).encode("utf-8", "surrogateescape"))
-            for part in (table.indptr, table.columns, table.values):
-                digest.update(part.tobytes())
-    return digest.hexdigest()
-
-
-def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
-    """Which labels share a query [N], where the recipe does not leave that to chance."""
-    wanted = recipe.model
-    if wanted.grouping == "random":
-        return None
-    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
-    groups = head.queries.groups if isinstance(head, QueryHeadConfig) else None
-    vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
-    return group_labels(wanted.grouping, groups, table, vectors)
-
-
-def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
-    wanted = recipe.model
-    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
-    model = create_model(
-        wanted.backbone,
-        wanted.head,
-        labels,
-        weights=wanted.weights if wanted.start is None else "none",
-        stage=wanted.stage,
-        size=wanted.size,
-        drop_path=wanted.drop_path,
-        task=wanted.task,
-        words=wanted.words if uses_words(head) else None,  # they may be there for the grouping alone
-        label_slot=label_slot,
-        **wanted.options,
-    )
-    own = model.config.preprocessing.model_dump() | {"resize": wanted.resize, "crop_ratio": wanted.crop_ratio}
-    if wanted.normalisation == "plain":
-        own = {key: value for key, value in own.items() if key not in ("mean", "std")}
-    model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
-    return model
-
-
-def image_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
-) -> Batches:
-    preprocessing = model.config.preprocessing
-    bad = recipe.data.on_bad_image
-    transform = train_transform(preprocessing, recipe.augmentation)
-    augmented = ImageDataset(train_table, transform, bad, seed=recipe.seed, copies=recipe.augmentation.repeats)
-    plain = None if held_out is None else ImageDataset(held_out, eval_transform(preprocessing), bad)
-    share = Share(fabric.global_rank, fabric.world_size)
-    return ImageBatches(augmented, plain, recipe.batch_size, recipe.workers, recipe.seed, share)
-
-
-def feature_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
-) -> Batches:
-    def cache(table: LabelTable, flips: bool) -> FeatureCache:
-        return FeatureCache.build(
-            table,
-            model.backbone,
-            model.config.preprocessing,
-            flips=flips,
-            batch_size=min(recipe.batch_size, 32),
-            workers=recipe.workers,
-            on_bad_image=recipe.data.on_bad_image,
-            progress=fabric.is_global_zero,
-            engine="auto",
-        )
-
-    def both() -> tuple[FeatureCache, FeatureCache | None]:
-        flips = recipe.augmentation.flip > 0
-        return cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
-
-    if fabric.is_global_zero:  # one process computes them, the others find them there
-        both()
-    fabric.barrier()
-    train_cache, held_out_cache = both()
-    tables = (train_table, held_out)
-    share = Share(fabric.global_rank, fabric.world_size)
-    return FeatureBatches(
-        train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
-    )
 
 
 def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
