@@ -16,7 +16,8 @@ from labelwise.data.images import Encoded
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.model import LabelModel, create_model
-from labelwise.tagger import Tagger, find_images, load
+from labelwise.pictures import find_images
+from labelwise.tagger import Tagger, load
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
 

@@ -2,136 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from labelwise.bundled import default_model
-from labelwise.data.images import BadImageError, Encoded, OnBadImage, as_rgb, load_image
+from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.inputs import InputTransform
-from labelwise.data.readers.base import is_image
 from labelwise.engines.base import Engine, EngineName, Floats, thread_count
 from labelwise.errors import LabelwiseError, unknown_name
 from labelwise.export.folder import Exported, find_export
-from labelwise.preprocessing import Preprocessing
+from labelwise.pictures import Picture, Sources, decode, find_images
+from labelwise.prediction import Prediction
 from labelwise.tagger_config import check_threshold
 
 if TYPE_CHECKING:
     from labelwise.model import LabelModel
-
-Source = str | Path | Image.Image | Encoded
-Sources = Source | Iterable[Source]
-Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
-
-
-class Prediction:
-    """What the model says about one picture.
-
-    `labels` and their `scores` are those that apply, best first: each reaches its own threshold (a single-label model
-    gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
-    """
-
-    def __init__(self, tagger: Tagger, source: Picture, values: Floats | None, error: str | None = None) -> None:
-        # The path as given, the name of what was given as bytes, or the picture itself.
-        self.image: str | Image.Image = source.name if isinstance(source, Encoded) else source
-        self.error = error
-        self._tagger, self._source = tagger, source
-        self._values = np.zeros(0, np.float32) if values is None else values  # [N], in the order of the model's labels
-
-    @cached_property
-    def _chosen(self) -> list[int]:
-        """The labels that apply, as numbers, best first."""
-        if self.error is not None:
-            return []
-        if self._tagger.config.task == "single-label":
-            return [int(self._values.argmax())]
-        passing = np.flatnonzero(self._values >= self._tagger.threshold_values)
-        return [int(i) for i in passing[np.argsort(-self._values[passing], kind="stable")]]
-
-    @property
-    def labels(self) -> list[str]:
-        return [self._tagger.labels[i] for i in self._chosen]
-
-    @property
-    def scores(self) -> list[float]:
-        return [float(self._values[i]) for i in self._chosen]
-
-    @property
-    def all_scores(self) -> dict[str, float]:
-        """Every label's score, best first."""
-        order = np.argsort(-self._values, kind="stable")
-        return {self._tagger.labels[i]: float(self._values[i]) for i in order}
-
-    @property
-    def thresholds(self) -> dict[str, float]:
-        return self._tagger.thresholds
-
-    def choose(self, top: int | None = None, threshold: float | None = None) -> dict[str, float]:
-        """Labels with their scores, best first: those that apply, or by another choice for this picture.
-
-        `threshold` is one for all labels; `top` alone gives the K best whatever their thresholds, with `threshold` at
-        most K of those that reach it.
-        """
-        if threshold is not None:
-            check_threshold(threshold, self._tagger.config.task)
-            limit = np.float32(threshold)
-            chosen = {label: score for label, score in self.all_scores.items() if score >= limit}
-        else:
-            chosen = dict(zip(self.labels, self.scores, strict=True)) if top is None else self.all_scores
-        return dict(islice(chosen.items(), top))
-
-    def to_dict(
-        self, *, top: int | None = None, threshold: float | None = None, all_scores: bool = False
-    ) -> dict[str, Any]:
-        """For JSON: `image` (null for a picture that has no name), and `labels` of `choose` or the `error`."""
-        about: dict[str, Any] = {"image": self.image if isinstance(self.image, str) else None}
-        if self.error is not None:
-            return about | {"error": self.error}
-        about["labels"] = self.choose(top, threshold)
-        return about | {"all_scores": self.all_scores} if all_scores else about
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
-        return self._tagger.config.preprocessing
-
-    def picture(self) -> Image.Image:
-        """The picture itself: upright 8-bit RGB."""
-        return _decode(self._source)
-
-    def attention(self, label: str) -> Floats:
-        """Where the model looked for `label`, [H, W], sums to 1.
-
-        The map covers what the model saw of the picture: all of it, unless the model's preprocessing crops or pads.
-        The picture runs through the model again on the first call.
-        """
-        labels = self._tagger.labels
-        if label not in labels:
-            raise unknown_name("label", label, labels)
-        maps, label_query = self._maps
-        chosen: Floats = maps[label_query[labels.index(label)]]
-        return chosen
-
-    @cached_property
-    def _maps(self) -> tuple[Floats, NDArray[np.int64]]:
-        """The maps of all queries, [K, H, W], and the query of each label, [N]."""
-        if self.error is not None:
-            raise LabelwiseError(self.error)
-        return self._tagger.query_maps(self._source)
-
-    def __repr__(self) -> str:
-        said = self.error or ", ".join(f"{n} {s:.2f}" for n, s in zip(self.labels, self.scores, strict=True))
-        return f"<Prediction {self.image!s}: {said or 'no label'}>"
 
 
 class Tagger:
@@ -230,7 +121,7 @@ class Tagger:
 
     def _input(self, source: Picture) -> Floats:
         """[3, size, size]; runs in a thread."""
-        return self._transform(_decode(source, at_least=self._transform.at_least))
+        return self._transform(decode(source, at_least=self._transform.at_least))
 
     def _batch(self, waiting: list[tuple[Picture, Future[Floats]]], on_bad_image: OnBadImage) -> Iterator[Prediction]:
         inputs: list[Floats] = []
@@ -252,47 +143,6 @@ class Tagger:
         if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
         return scores
-
-
-def find_images(images: Sources) -> Iterator[Picture]:
-    """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
-    if isinstance(images, Image.Image | Encoded):
-        yield images
-    elif isinstance(images, str | Path):
-        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
-    else:
-        for entry in images:
-            yield from find_images(entry)
-
-
-def _below(folder: str) -> Iterator[str]:
-    empty, visited = True, set[str]()
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        place = os.path.realpath(parent)
-        if place in visited:  # a link back to a folder above would lead round and round
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(filter(is_image, files)):
-            empty = False
-            yield os.path.join(parent, name)
-    if empty:
-        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
-
-
-_OPENED_LAZILY = Lock()
-
-
-def _decode(source: Picture, at_least: int | None = None) -> Image.Image:
-    if not isinstance(source, Image.Image):
-        return load_image(source, at_least=at_least)
-    try:
-        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
-            source.load()
-        return as_rgb(source)
-    except OSError as error:
-        raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None
 
 
 def load(

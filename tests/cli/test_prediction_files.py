@@ -23,7 +23,7 @@ from labelwise.data.open import open_data
 from labelwise.data.sample import make_sample
 from labelwise.errors import LabelwiseError
 from labelwise.model import create_model
-from labelwise.tagger import Prediction
+from labelwise.prediction import Prediction
 
 LABELS = ("cat", 'a "dog"', "böat")
 IMAGES = ["a.jpg", 'b, "c".jpg', "line\nend.jpg", "ünï.jpg", os.fsdecode(b"latin-\xe9.jpg"), "a.jpg", "broken.jpg"]

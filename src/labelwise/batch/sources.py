@@ -59,7 +59,7 @@ def _entries(source: str, part_size: int, column: str | None) -> Iterator[Part |
 
 def _local(source: str) -> Iterable[str]:
     if os.path.isdir(source):
-        from labelwise.tagger import find_images
+        from labelwise.pictures import find_images
 
         # What a job wrote into a folder among the pictures is no source of the next run.
         found = ((parent, names) for parent, _, names in os.walk(source) if ABOUT not in names)

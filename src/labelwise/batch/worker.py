@@ -13,7 +13,8 @@ from labelwise.data.images import BadImageError, Encoded
 from labelwise.errors import LabelwiseError, missing_extra
 
 if TYPE_CHECKING:
-    from labelwise.tagger import Prediction, Tagger
+    from labelwise.prediction import Prediction
+    from labelwise.tagger import Tagger
 
 
 @dataclass(frozen=True)

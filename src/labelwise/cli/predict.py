@@ -124,7 +124,8 @@ def predict(
     missing = next((path for path in sources if not os.path.exists(path)), None)
     if missing is not None:
         raise LabelwiseError(f"no such file or folder: {missing!r}")
-    from labelwise.tagger import find_images, load
+    from labelwise.pictures import find_images
+    from labelwise.tagger import load
 
     pictures: Iterable[str]
     if path_list is None:

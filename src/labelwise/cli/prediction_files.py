@@ -18,7 +18,7 @@ from labelwise.data.readers.records import PREDICTION_COLUMNS
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
-    from labelwise.tagger import Prediction
+    from labelwise.prediction import Prediction
 
 
 class Writer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labelwise.tagger import Prediction
+    from labelwise.prediction import Prediction
 
 _NEAR = 0.6  # of its threshold: a label that comes this close is shown as a near miss
 _NEAR_SHOWN = 3

@@ -14,7 +14,7 @@ from labelwise.atomic_file import write_whole
 from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
-    from labelwise.tagger import Prediction
+    from labelwise.prediction import Prediction
 
 Kind = Literal["json", "txt", "xmp"]
 _XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>

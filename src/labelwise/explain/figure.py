@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.inspect_plot import check_can_draw
+from labelwise.prediction import Prediction
 from labelwise.report.overlay import COLDEST, heat_colour, overlay
-from labelwise.tagger import Prediction
 
 _COLUMNS = 3
 

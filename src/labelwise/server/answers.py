@@ -9,9 +9,10 @@ import numpy as np
 
 from labelwise.engines.base import Floats
 from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.prediction import Prediction
 from labelwise.server.library import Served
 from labelwise.server.settings import MOST_MAPS
-from labelwise.tagger import Prediction, Tagger
+from labelwise.tagger import Tagger
 
 if TYPE_CHECKING:
     from labelwise.heads.details import HeadDetails

@@ -1,0 +1,58 @@
+"""What can be predicted (paths, folders, pictures in memory, encoded bytes), and how it becomes upright RGB."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from threading import Lock
+
+from PIL import Image
+
+from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
+from labelwise.data.readers.base import is_image
+from labelwise.errors import LabelwiseError
+
+Source = str | Path | Image.Image | Encoded
+Sources = Source | Iterable[Source]
+Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
+
+_OPENED_LAZILY = Lock()
+
+
+def find_images(images: Sources) -> Iterator[Picture]:
+    """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
+    if isinstance(images, Image.Image | Encoded):
+        yield images
+    elif isinstance(images, str | Path):
+        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
+    else:
+        for entry in images:
+            yield from find_images(entry)
+
+
+def _below(folder: str) -> Iterator[str]:
+    empty, visited = True, set[str]()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link back to a folder above would lead round and round
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(filter(is_image, files)):
+            empty = False
+            yield os.path.join(parent, name)
+    if empty:
+        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+def decode(source: Picture, at_least: int | None = None) -> Image.Image:
+    if not isinstance(source, Image.Image):
+        return load_image(source, at_least=at_least)
+    try:
+        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
+            source.load()
+        return as_rgb(source)
+    except OSError as error:
+        raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None
