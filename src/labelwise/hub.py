@@ -37,8 +37,12 @@ def prepare(
 
     def write(fresh: Path) -> None:
         content = json.loads((run.model / CONFIG).read_text(encoding="utf-8"))
+        # No paths of this machine.
         if "data" in content.get("results", {}):
-            content["results"]["data"] = public_source(content["results"]["data"])  # no paths of this machine
+            content["results"]["data"] = public_source(content["results"]["data"])
+        words = content.get("words")
+        if words and Path(words["source"]).is_absolute():
+            words["source"] = Path(words["source"]).name
         (fresh / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         shutil.copy(run.model / WEIGHTS, fresh / WEIGHTS)
         (fresh / CARD).write_text(card, encoding="utf-8")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from PIL import Image
 
@@ -13,6 +14,7 @@ from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
 from labelwise.data.readers.base import is_image
 from labelwise.errors import LabelwiseError
 
+Kind = Literal["image", "shard", "parquet"]
 Source = str | Path | Image.Image | Encoded
 Sources = Source | Iterable[Source]
 Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
@@ -32,19 +34,42 @@ def find_images(images: Sources) -> Iterator[Picture]:
 
 
 def _below(folder: str) -> Iterator[str]:
-    empty, visited = True, set[str]()
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    empty = True
+    for parent, names in walk(folder):
+        for name in filter(is_image, names):
+            empty = False
+            yield os.path.join(parent, name)
+    if empty:
+        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
+    visited = set[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
         place = os.path.realpath(parent)
         if place in visited:  # a link back to a folder above would lead round and round
             folders.clear()
             continue
         visited.add(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(filter(is_image, files)):
-            empty = False
-            yield os.path.join(parent, name)
-    if empty:
-        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+        yield parent, sorted(names)
+
+
+def kind_of(name: str) -> Kind | None:
+    """What a file is taken for by its name; None for neither a picture nor something that holds pictures.
+
+    >>> kind_of("a/0001.tar.gz"), kind_of("a.parquet"), kind_of("a.JPG"), kind_of("notes.txt")
+    ('shard', 'parquet', 'image', None)
+    """
+    base = os.path.basename(name)
+    if base.startswith("."):
+        return None
+    if base.lower().endswith((".tar", ".tar.gz", ".tgz")):
+        return "shard"
+    if base.lower().endswith(".parquet"):
+        return "parquet"
+    return "image" if is_image(base) else None
 
 
 def decode(source: Picture, at_least: int | None = None) -> Image.Image:

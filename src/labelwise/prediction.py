@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +74,7 @@ class Prediction:
             chosen = {label: score for label, score in self.all_scores.items() if score >= limit}
         else:
             chosen = dict(zip(self.labels, self.scores, strict=True)) if top is None else self.all_scores
-        return dict(islice(chosen.items(), top))
+        return dict(list(chosen.items())[:top])
 
     def to_dict(
         self, *, top: int | None = None, threshold: float | None = None, all_scores: bool = False

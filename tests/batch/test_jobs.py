@@ -205,6 +205,8 @@ def test_parquet_in_and_a_bucket_out(place: Path, tmp_path: Path) -> None:
         (["--out", "x", "--json", "y.json"], "--out writes Parquet"),
         (["--out", "gopher://x"], "cannot write to 'gopher://x'"),
         (["--out", "x", "--threshold", "3"], "out of range"),
+        (["--out", "x", "--batch-size", "0"], "--batch-size 0: give 1 or more"),
+        (["--out", "x", "--overwrite"], "leave out"),
     ],
 )
 def test_mistakes(
@@ -221,6 +223,12 @@ def test_mistakes(
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_job_file_is_told(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "_job.json").write_text('{"settings": null}')
+    with pytest.raises(LabelwiseError, match=r"has a damaged _job\.json"):
+        run_job(str(place / "model"), find_parts([str(place / "photos")]), str(tmp_path), JobSettings())
 
 
 def test_results_may_lie_among_the_pictures(place: Path, tmp_path: Path) -> None:

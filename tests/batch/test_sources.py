@@ -90,6 +90,47 @@ def test_parquet_with_paths_with_pictures_and_as_hugging_face_writes_it(images: 
         find_parts([str(tmp_path / "hf.parquet")], column="label")
 
 
+def test_rows_of_a_large_row_group_are_read_piece_by_piece(tmp_path: Path) -> None:
+    data = [f"picture {number}".encode() for number in range(350)]
+    pyarrow.parquet.write_table(pyarrow.table({"jpg": data}), tmp_path / "all.parquet", row_group_size=270)
+    parts = find_parts([str(tmp_path / "all.parquet")], part_size=130)
+    assert [part.count for part in parts] == [130, 130, 10, 80]
+    assert contents_of(parts) == data
+    assert names_of(parts) == [f"{tmp_path}/all.parquet#{number}" for number in range(350)]
+
+
+def test_links_hidden_folders_and_results_of_jobs(images: list[str], tmp_path: Path) -> None:
+    photos = Path(images[0]).parent
+    (tmp_path / "album").mkdir()
+    (tmp_path / "album" / "linked").symlink_to(photos)
+    (tmp_path / "album" / ".cache").mkdir()
+    (tmp_path / "album" / ".cache" / "x.parquet").write_bytes(b"not ours")
+    assert names_of(find_parts([str(tmp_path / "album")])) == [
+        f"{tmp_path}/album/linked/{Path(image).name}" for image in images
+    ]
+    plain = tmp_path / "plain"
+    save_pictures(plain, 2)
+    for place in ("tags", ".hidden"):
+        (plain / place).mkdir()
+        (plain / place / "part-000000.parquet").write_bytes(b"")
+    (plain / "tags" / "_job.json").write_text("{}")
+    assert len(names_of(find_parts([f"file://{plain}"]))) == 2
+    assert len(names_of(find_parts([str(plain)]))) == 2
+
+
+def test_what_is_not_there_in_a_list_is_a_row(images: list[str], tmp_path: Path) -> None:
+    (tmp_path / "dangling.jpg").symlink_to("nowhere")
+    listed = [images[0], str(tmp_path / "gone.jpg"), str(Path(images[0]).parent), "memory://bucket/gone.png"]
+    parts = find_parts([str(tmp_path / "*.jpg")], listed=listed)
+    pictures = [picture for part in parts for picture in part.pictures()]
+    assert [picture.name for picture in pictures] == [f"{tmp_path}/dangling.jpg", *listed[:2], *images, listed[3]]
+    assert [picture.problem for picture in pictures] == [
+        "no such file", None, "no such file", *[None] * 7, "no such file",
+    ]  # fmt: skip
+    with pytest.raises(LabelwiseError, match="no such file"):
+        find_parts([str(tmp_path / "gone.jpg")])
+
+
 def test_addresses(images: list[str], tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     for image in images[:3]:

@@ -29,6 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("model/config.json", "run/model/config.json", "photos/sub/a.JPG", "shards/000.tar", "notes/x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "album").symlink_to("../photos")
     (tmp_path / "photo").write_bytes(b"a picture without a suffix")
     return tmp_path
 
@@ -39,7 +41,11 @@ def test_models(here: Path, bundled: None, argument: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["photos", "photos/sub/a.JPG", "photo", "shards", "shards/000.tar", "s3://b/photos"]
+    "argument",
+    [
+        *("photos", "photos/sub/a.JPG", "photo", "shards", "shards/000.tar", "s3://b/photos", "links"),
+        *("photos/*.jpg", "shards/{000..099}.tar"),
+    ],
 )
 def test_pictures_mean_the_bundled_model(here: Path, bundled: None, argument: str) -> None:
     assert model_and_rest([argument, "b.jpg"]) == ("the-bundled-one", [argument, "b.jpg"])

@@ -39,6 +39,11 @@ def test_lines_of_any_system(tmp_path: Path) -> None:
     assert list(read_paths(str(tmp_path / "list"))) == ["a b.jpg", os.fsdecode(b"\xe9.jpg"), "last.jpg"]
 
 
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_path(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("\ufeffa.jpg\nb.jpg\n", encoding="utf-8")
+    assert list(read_paths(str(tmp_path / "list.txt"))) == ["a.jpg", "b.jpg"]
+
+
 def test_a_path_is_predicted_while_the_list_is_still_being_written() -> None:
     ours, theirs = os.pipe()
     with open(ours, "rb") as reading, open(theirs, "wb", buffering=0) as writing:

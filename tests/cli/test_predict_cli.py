@@ -148,6 +148,28 @@ def test_top_and_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         predict(str(folder / "run"), str(folder / "nowhere"))
 
 
+def test_nothing_that_is_read_is_replaced(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo = tmp_path / "photo.jpg"
+    Image.new("RGB", (40, 40)).save(photo)
+    paths = tmp_path / "paths.txt"
+    paths.write_text("photo.jpg\n")
+    before = {file: file.read_bytes() for file in (photo, paths)}
+    for words, message in (
+        (["--from-file", "paths.txt", "--csv", "./paths.txt"], "'paths.txt' is read"),
+        (["photo.jpg", "--csv", "other.JPG"], "is a picture's name"),
+        (["photo.jpg", "--json", "photo.jpg"], "is a picture's name"),
+        (["photo.jpg", "--csv", "tags", "--json", "tags"], "is written by --json, too"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["predict", str(folder / "run"), *words])
+        assert message in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in before} == before
+    assert not (tmp_path / "tags").exists()
+
+
 def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"oops")
     good = folder / "sample" / "images" / "00000.jpg"

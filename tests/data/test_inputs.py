@@ -72,5 +72,14 @@ def test_pad_is_torchvisions_between_grey_bars(width: int, height: int) -> None:
     assert np.allclose(found[:, bars], grey[:, None], atol=1e-6)
 
 
+def test_a_strip_of_pixels_is_not_enlarged_as_a_whole() -> None:
+    """1 x 40,000 pixels would become 224 x 8,960,000."""
+    strip = Image.new("RGB", (40_000, 1), (0, 0, 255))
+    strip.paste((255, 0, 0), (19_990, 0, 20_010, 1))
+    transform = InputTransform(Preprocessing(size=224, resize="crop"))
+    for picture in (strip, strip.transpose(Image.Transpose.ROTATE_90)):
+        np.testing.assert_array_equal(transform(picture), transform(Image.new("RGB", (1, 1), (255, 0, 0))))
+
+
 def test_a_line_of_pixels_can_be_padded() -> None:
     assert fit_square(noise(500, 1), Preprocessing(size=32, resize="pad")).size == (32, 32)

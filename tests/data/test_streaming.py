@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -16,7 +17,7 @@ import torch
 from PIL import Image
 
 from labelwise.data.streaming import LabelStream, StreamLoader, open_stream
-from labelwise.data.tar_shards import Reader
+from labelwise.data.tar_shards import Reader, open_shard
 from labelwise.errors import LabelwiseError
 
 LABELS = ["cat", "dog", "cow"]
@@ -175,6 +176,35 @@ def test_mistakes_in_shards(tmp_path: Path, files: dict[str, Any], message: str)
     with pytest.raises(LabelwiseError, match=message) as caught:
         list(StreamLoader(stream))
     assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_shard_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
+    """tarfile itself takes each of these for the end of the archive."""
+    files: dict[str, bytes | str] = {}
+    for number in range(6):
+        files |= {f"{number}.jpg": jpeg(number), f"{number}.txt": "cat"}
+    whole = write_tar(tmp_path / "whole.tar", files)
+    with tarfile.open(whole) as archive:
+        header = archive.getmembers()[6].offset
+    content = whole.read_bytes()
+    zipped = bytearray(gzip.compress(content))
+    zipped[-8] ^= 1  # of the checksum
+    damaged = {
+        "junk.tar": content[:header] + b"?" * 512 + content[header + 512 :],
+        "zeros.tar": content[:header] + bytes(512) + content[header + 512 :],
+        "cut-before.tar": content[:header],
+        "cut-inside.tar": content[: header + 100],
+        "checksum.tar.gz": bytes(zipped),
+    }
+    for name, data in damaged.items():
+        (tmp_path / name).write_bytes(data)
+        refused = pytest.raises(LabelwiseError, match=f"{name} is not a readable tar file")
+        with refused, open_shard(str(tmp_path / name)) as archive:
+            list(archive)
+    (tmp_path / "good.tgz").write_bytes(gzip.compress(content))
+    for name in ("whole.tar", "good.tgz"):
+        with open_shard(str(tmp_path / name)) as archive:
+            assert len(list(archive)) == 12
 
 
 def test_mistakes_met_by_a_worker_stay_one_line(tmp_path: Path) -> None:

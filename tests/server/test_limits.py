@@ -119,6 +119,11 @@ def test_too_many_files_in_a_form(tiny_server: RunningServer, photos: list[str])
     answer = tiny_server.client.post("/predict", files=[("files", body)] * 9)
     assert answer.status_code == 413
     assert "8 pictures" in answer.json()["error"]
+    other = b'--x\r\nContent-Disposition: form-data; name="other"\r\n\r\n\r\n'
+    many = other * (900_000 // len(other)) + b"--x--\r\n"
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert tiny_server.client.post("/predict", content=many, headers=kind).status_code == 413
+    assert tiny_server.client.post("/predict", files=[("files", body)] * 8, data={"album": "x"}).status_code == 200
 
 
 @pytest.mark.parametrize(

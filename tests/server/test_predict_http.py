@@ -60,6 +60,7 @@ def test_top_and_threshold_choose_as_on_the_command_line(
     assert list(ask(f"threshold={middle - 1e-4}")) == [label for label, score in scores.items() if score >= middle]
     assert list(ask(f"threshold={middle - 1e-4}&top=1")) == list(scores)[:1]
     assert ask("threshold=1") == {}
+    assert list(ask(f"top={10**20}")) == list(scores)
 
 
 def test_concurrent_requests_share_batches_and_stay_apart(
@@ -98,6 +99,7 @@ def test_a_form_tells_which_pictures_cannot_be_used(tiny_server: RunningServer, 
 def test_the_state_is_told(tiny_server: RunningServer) -> None:
     assert tiny_server.client.get("/health").json() == {"status": "alive"}
     assert tiny_server.client.get("/ready").json() == {"status": "ready"}
+    assert [tiny_server.client.head(path).status_code for path in ("/health", "/ready", "/models")] == [200, 200, 405]
     first, second = tiny_server.client.get("/models").json()["models"]
     assert (first["name"], first["default"], second["name"], second["default"]) == ("tiny", True, "second", False)
     assert first["labels"] == ["boat", "car", "cat", "dog", "sun"]

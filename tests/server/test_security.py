@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from labelwise.errors import LabelwiseError
+from labelwise.server.run import _bind
 from labelwise.server.settings import parse_models
 from serving_kit import RunningServer, command, running
 
@@ -42,6 +43,14 @@ def test_the_key_is_asked_for_everywhere_but_for_the_state_and_the_page(
         assert server.stop() == 0
         log = [line.rpartition(" ")[0].rpartition(" ")[0] for line in server.said[1:]]  # without the milliseconds
         assert {"GET /models 401", "GET /models 200", "POST /predict 200", "GET /a%0Aforged%20line 401"} <= set(log)
+
+
+def test_a_key_of_the_environment_stays_with_the_front(tiny: Path) -> None:
+    with running(tiny, LABELWISE_API_KEY=" secret-key \n") as server:
+        assert server.client.get("/models").status_code == 401
+        assert server.client.get("/models", headers={"X-API-Key": "secret-key"}).status_code == 200
+        (worker,) = server.workers()
+        assert b"secret-key" not in Path(f"/proc/{worker}/environ").read_bytes()
 
 
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,3 +166,7 @@ def test_settings_that_make_no_sense_are_one_line(tmp_path: Path, tiny: Path) ->
     assert "cannot listen" in fails(tiny, "--host=192.0.2.1")
     (tmp_path / "empty").write_text("\n")
     assert "empty" in fails(tiny, f"--api-key-file={tmp_path / 'empty'}")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "not text" in fails(tiny, f"--api-key-file={tmp_path / 'binary'}")
+    with pytest.raises(LabelwiseError, match=r"cannot listen on 127\.0\.0\.1:99999"):
+        _bind("127.0.0.1", 99999)

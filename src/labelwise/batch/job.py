@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from labelwise.atomic_file import write_whole
 from labelwise.batch.parts import Part
 from labelwise.config import Config
@@ -29,7 +31,7 @@ class JobSettings(Config):
     threshold: float | None = None
     labels: tuple[str, ...] | None = None  # other labels than the model's own
     engine: EngineName = "auto"
-    batch_size: int = 32
+    batch_size: int = Field(default=32, ge=1)
     all_scores: bool = False
 
 
@@ -60,7 +62,7 @@ class JobFolder:
     def engine_of_earlier_run(self) -> EngineName | None:
         """What "auto" chose then: parts of one job are computed alike."""
         about = self._read()
-        return None if about is None else about.get("settings", {}).get("engine")
+        return None if about is None else about["settings"].get("engine")
 
     def start(self, model: str, parts: Sequence[Part], labels: Sequence[str], settings: JobSettings) -> None:
         """Write what the job is, or see that it is the one that is here already."""
@@ -103,7 +105,7 @@ class JobFolder:
             return None
         except ValueError:
             about = None
-        if not isinstance(about, dict):
+        if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
             raise LabelwiseError(f"{self.place!r} has a damaged {ABOUT}; choose another folder, or empty it")
         return about
 

@@ -41,7 +41,7 @@ def open_parquet(file: str) -> Iterator[Any]:
         raise LabelwiseError(f"no such file: {file!r}") from None
     with stream:
         with readable(file):
-            opened = ParquetFile(stream)
+            opened = ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)  # else a row group is read as a whole
         yield opened
 
 

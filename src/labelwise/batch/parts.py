@@ -16,6 +16,7 @@ from labelwise.data.tar_shards import open_shard
 from labelwise.errors import LabelwiseError
 
 _READERS = 16  # files of a bucket that are on their way at once
+_ROWS_AT_ONCE = 100  # of a Parquet file
 _TRIES = 4  # a bucket's hiccup must not cost the part
 
 
@@ -94,9 +95,15 @@ class RowsPart:
 
         columns = [self.column] if self.name_column is None else [self.column, self.name_column]
         with open_parquet(self.file) as file, readable(self.file):
-            rows = file.read_row_group(self.row_group, columns).slice(self.start, self.count).to_pylist()
-        for number, row in enumerate(rows, self.first):
-            yield self._picture(row, f"{self.file}#{number}")
+            # A row group may hold a million pictures: it is read piece by piece, up to this part's end.
+            place = 0
+            for piece in file.iter_batches(_ROWS_AT_ONCE, row_groups=[self.row_group], columns=columns):
+                start, stop = (min(max(row - place, 0), len(piece)) for row in (self.start, self.stop))
+                for row, cells in enumerate(piece.slice(start, stop - start).to_pylist(), place + start):
+                    yield self._picture(cells, f"{self.file}#{self.first + row - self.start}")
+                place += len(piece)
+                if place >= self.stop:
+                    break
 
     def _picture(self, row: dict[str, Any], place: str) -> RawPicture:
         cell = row[self.column]

@@ -5,72 +5,79 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain
-from typing import Literal
+from itertools import chain, groupby, islice
+from typing import cast
 
 from labelwise.batch.job import ABOUT
 from labelwise.batch.parquet import parquet_parts
 from labelwise.batch.parts import FilesPart, Part, ShardPart
-from labelwise.data.readers.base import is_image
 from labelwise.data.tar_shards import expand_braces
 from labelwise.errors import LabelwiseError
-
-_SHARDS = (".tar", ".tar.gz", ".tgz")
-Kind = Literal["image", "shard", "parquet"]
+from labelwise.pictures import Kind, find_images, kind_of, walk
 
 
-def find_parts(sources: Iterable[str], *, part_size: int = 500, column: str | None = None) -> list[Part]:
+def find_parts(
+    sources: Iterable[str], *, listed: Iterable[str] = (), part_size: int = 500, column: str | None = None
+) -> list[Part]:
     """Folders, files, patterns (`*.tar`, `{000..099}.tar`) and addresses (`s3://…`), in their order.
 
     Pictures that are files are cut into parts of `part_size`; a tar shard is one part; Parquet that holds pictures is
-    cut within its row groups.
+    cut within its row groups. What is `listed` follows; of that, a picture that is not there becomes a row that says
+    so, where a source that is not there is an error.
     """
     if part_size < 1:
         raise LabelwiseError(f"a part of {part_size} pictures is too small; give 1 or more")
+    found = chain(
+        chain.from_iterable(map(_files, sources)),
+        chain.from_iterable([name] if _is_picture(name) else _files(name) for name in listed),
+    )
+    entries = chain.from_iterable(_entries(name, part_size, column) for name in found)
     parts: list[Part] = []
-    names: list[str] = []
-    for entry in chain.from_iterable(_entries(source, part_size, column) for source in sources):
-        if isinstance(entry, str):
-            names.append(entry)
-        if names and (len(names) == part_size or not isinstance(entry, str)):
-            parts.append(FilesPart(tuple(names)))
-            names = []
-        if not isinstance(entry, str):
-            parts.append(entry)
-    if names:
-        parts.append(FilesPart(tuple(names)))
+    for is_name, group in groupby(entries, key=lambda entry: isinstance(entry, str)):
+        if is_name:
+            names = cast(Iterator[str], group)
+            while part := tuple(islice(names, part_size)):
+                parts.append(FilesPart(part))
+        else:
+            parts += cast(Iterator[Part], group)
     if not parts:
         raise LabelwiseError("there is nothing to predict: the sources hold no pictures")
     return parts
 
 
-def _entries(source: str, part_size: int, column: str | None) -> Iterator[Part | str]:
-    """Names of pictures, and parts of what holds many."""
+def _is_picture(name: str) -> bool:
+    return kind_of(name) == "image" and not os.path.isdir(name)
+
+
+def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:
+    """A picture's name, or parts of what holds many. What is neither is taken for a picture: somebody named it."""
+    kind = kind_of(name)
+    if kind == "shard":
+        yield ShardPart(name)
+    elif kind == "parquet":
+        yield from parquet_parts(name, part_size, column)
+    else:
+        yield name
+
+
+def _files(source: str) -> Iterator[str]:
+    """The files that a source stands for."""
     for pattern in [source] if os.path.exists(source) else expand_braces(source):
-        for name in _remote(pattern) if "://" in pattern else _local(pattern):
-            kind = _kind(name)
-            if kind == "shard":
-                yield ShardPart(name)
-            elif kind == "parquet":
-                yield from parquet_parts(name, part_size, column)
-            else:  # a file that was named is taken for a picture, whatever it is called
-                yield name
+        yield from _remote(pattern) if "://" in pattern else _local(pattern)
 
 
 def _local(source: str) -> Iterable[str]:
     if os.path.isdir(source):
-        from labelwise.pictures import find_images
-
         # What a job wrote into a folder among the pictures is no source of the next run.
-        found = ((parent, names) for parent, _, names in os.walk(source) if ABOUT not in names)
-        files = (os.path.join(parent, name) for parent, names in found for name in names)
+        folders = ((parent, names) for parent, names in walk(source) if ABOUT not in names)
+        files = (os.path.join(parent, name) for parent, names in folders for name in names)
         return _one_kind(source, files) or (str(image) for image in find_images(source))
     if os.path.exists(source):
         return [source]
     matches = sorted(glob.glob(source, recursive=True))
     if not matches:
         raise LabelwiseError(f"no such file or folder: {source!r}")
-    return chain.from_iterable(map(_local, matches))
+    return chain.from_iterable(_local(match) if os.path.isdir(match) else [match] for match in matches)
 
 
 def _remote(address: str) -> list[str]:
@@ -83,8 +90,8 @@ def _remote(address: str) -> list[str]:
         elif system.isfile(path):
             found = [path]
         else:
-            files = sorted(system.find(path))
-            found = _one_kind(address, files) or [name for name in files if _kind(name) == "image"]
+            files = _visible(path, sorted(system.find(path)))
+            found = _one_kind(address, files) or [name for name in files if kind_of(name) == "image"]
     except (ImportError, ValueError) as error:  # no such protocol, or its package is missing: fsspec says which
         raise LabelwiseError(f"cannot open {address!r}: {error}") from None
     except LabelwiseError:
@@ -96,11 +103,18 @@ def _remote(address: str) -> list[str]:
     return [system.unstrip_protocol(name) for name in found]
 
 
+def _visible(folder: str, files: list[str]) -> list[str]:
+    """Files that are neither in a hidden folder below `folder` nor what a job wrote."""
+    jobs = {os.path.dirname(file) for file in files if os.path.basename(file) == ABOUT}
+    below = len(folder.rstrip("/"))
+    return [file for file in files if os.path.dirname(file) not in jobs and "/." not in os.path.dirname(file[below:])]
+
+
 def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
     """The shards or Parquet files of a folder, sorted; none if it holds pictures."""
     by_kind: dict[Kind, list[str]] = {}
     for file in files:
-        kind = _kind(file)
+        kind = kind_of(file)
         if kind and not (kind == "image" and kind in by_kind):  # of pictures it matters only that there are some
             by_kind.setdefault(kind, []).append(file)
     if len(by_kind) > 1:
@@ -109,18 +123,3 @@ def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
             f"you mean, for example '{folder.rstrip('/')}/*.tar'"
         )
     return sorted(by_kind.get("shard", by_kind.get("parquet", [])))
-
-
-def _kind(name: str) -> Kind | None:
-    """
-    >>> _kind("a/0001.tar.gz"), _kind("a.parquet"), _kind("a.JPG"), _kind("notes.txt")
-    ('shard', 'parquet', 'image', None)
-    """
-    base = os.path.basename(name)
-    if base.startswith("."):
-        return None
-    if base.lower().endswith(_SHARDS):
-        return "shard"
-    if base.lower().endswith(".parquet"):
-        return "parquet"
-    return "image" if is_image(base) else None

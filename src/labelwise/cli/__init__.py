@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
@@ -41,6 +42,7 @@ app.command(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:

@@ -72,6 +72,7 @@ def run_job(
     options: JobOptions,
     model: str,
     sources: Iterable[str],
+    listed: Iterable[str],
     *,
     top: int | None,
     threshold: float | None,
@@ -90,7 +91,7 @@ def run_job(
         batch_size=batch_size,
         all_scores=options.all_scores,
     )
-    parts = batch.find_parts(sources, part_size=options.part_size, column=options.column)
+    parts = batch.find_parts(sources, listed=listed, part_size=options.part_size, column=options.column)
     start = time.monotonic()
     with picture_progress(None) as progress:
         task = progress.task_ids[0]

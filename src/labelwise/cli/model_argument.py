@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from labelwise.data.readers.base import is_image
 from labelwise.errors import LabelwiseError
+from labelwise.pictures import kind_of, walk
 
 _CONFIG = "config.json"  # in a model folder and in an exported one; a run folder has it in model/
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_SOURCE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".parquet")  # of large jobs
 
 
 def model_and_rest(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -40,7 +40,8 @@ def is_model(argument: str) -> bool:
             f"the folder {argument!r} is neither a model ({_CONFIG} or model/{_CONFIG} would be in it) nor does it "
             "hold images; name a run folder, a model folder, an exported model or a hub id, or a folder of pictures"
         )
-    if path.exists() or "://" in argument or argument.endswith(_SOURCE_SUFFIXES):
+    is_pattern = glob.has_magic(argument) or "{" in argument
+    if path.exists() or "://" in argument or is_pattern or kind_of(argument) in ("shard", "parquet"):
         return False  # opening it says what is wrong with it, if anything is
     if is_image(path.name):  # a misspelt picture must not be looked for on the hub
         raise LabelwiseError(f"no such file: {argument!r}")
@@ -54,8 +55,4 @@ def is_model(argument: str) -> bool:
 
 def _holds_pictures(folder: Path) -> bool:
     """Some file below can be predicted; the walk ends at the first one."""
-    return any(
-        is_image(name) or name.endswith(_SOURCE_SUFFIXES)
-        for _, _, names in os.walk(folder, followlinks=False)
-        for name in names
-    )
+    return any(kind_of(name) for _, names in walk(str(folder)) for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import IO
@@ -15,9 +16,11 @@ def read_paths(source: str, *, null: bool = False) -> Iterator[str]:
     """The paths in file `source`, or from stdin if that is `-`: one per line, or with `null` each ended by a NUL byte
     as `find -print0` does. A path is given as soon as it has arrived."""
     with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as file:
-        for entry in split_paths(file, b"\0" if null else b"\n"):
+        for number, entry in enumerate(split_paths(file, b"\0" if null else b"\n")):
             if not null:
                 entry = entry.removesuffix(b"\r")
+            if number == 0:
+                entry = entry.removeprefix(BOM_UTF8)  # some editors write it
             if entry:
                 yield os.fsdecode(entry)  # names that are not UTF-8 find their files, too
 

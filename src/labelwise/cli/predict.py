@@ -21,7 +21,9 @@ from labelwise.cli.prediction_line import describe
 from labelwise.cli.progress import FEW, picture_progress
 from labelwise.cli.say import say
 from labelwise.cli.sidecars import SidecarWriter
+from labelwise.data.readers.base import is_image
 from labelwise.errors import LabelwiseError
+from labelwise.pictures import find_images
 
 _WIDEST_NAME = 60  # characters: longer paths do not push the labels of all others to the right
 _NO_JOB = JobOptions()
@@ -90,25 +92,28 @@ def predict(
     resume
         Leave out pictures that an earlier run wrote into the files, and go on with the others.
     """
-    if top is not None and top < 1:
-        raise LabelwiseError(f"--top {top}: give 1 or more")
     chosen_model, sources = model_and_rest([*([] if model is None else [model]), *paths])
     path_list = "-" if stdin else from_file
+    for option, value in (("top", top), ("batch-size", batch_size)):
+        if value is not None and value < 1:
+            raise LabelwiseError(f"--{option} {value}: give 1 or more")
     if stdin and from_file not in (None, "-"):
         raise LabelwiseError("paths come from stdin (-) or from a file (--from-file), not from both")
     if not sources and path_list is None:
         named = "the bundled tagger" if model is None else repr(chosen_model)
         raise LabelwiseError(f"say which pictures {named} is to label: name files or folders, or - for stdin")
     names = None if labels is None else [name.strip() for name in labels.split(",") if name.strip()]
+    listed = () if path_list is None else read_paths(path_list, null=null)
     if job.given:
-        if json_file or csv_file or sidecar or resume or sidecar_dir:
+        if json_file or csv_file or sidecar or resume or sidecar_dir or overwrite:
             raise LabelwiseError(
-                "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume"
+                "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume, --overwrite"
             )
         run_job(
             job,
             chosen_model,
-            chain(sources, read_paths(path_list, null=null) if path_list else ()),
+            sources,
+            listed,
             top=top,
             threshold=threshold,
             labels=names,
@@ -124,16 +129,14 @@ def predict(
     missing = next((path for path in sources if not os.path.exists(path)), None)
     if missing is not None:
         raise LabelwiseError(f"no such file or folder: {missing!r}")
-    from labelwise.pictures import find_images
+    _check_targets({"--json": json_file, "--csv": csv_file}, [*sources, *([from_file] if from_file else [])])
     from labelwise.tagger import load
 
-    pictures: Iterable[str]
-    if path_list is None:
-        pictures = [str(image) for image in find_images(sources)]
-        count: int | None = len(pictures)
-    else:  # they come while we work, and how many there will be nobody knows
-        pictures = map(str, find_images(chain(sources, read_paths(path_list, null=null))))
-        count = None
+    pictures: Iterable[str] = map(str, find_images(chain(sources, listed)))
+    count: int | None = None
+    if path_list is None:  # else they come while we work, and how many there will be nobody knows
+        pictures = list(pictures)
+        count = len(pictures)
     sidecars = SidecarWriter(sidecar, sidecar_dir, overwrite=overwrite, resume=resume) if sidecar else None
     if sidecars is not None and count is not None:
         for picture in pictures:  # one that may not be replaced is told now, while nothing is written or emptied
@@ -178,6 +181,19 @@ def predict(
                 done += 1
     if skipped:
         say(f"{skipped} of {done} pictures were skipped", stderr=True)
+
+
+def _check_targets(targets: dict[str, Path | None], inputs: Sequence[str]) -> None:
+    """A file that is read, or any picture, must not become a table by a slip in the command."""
+    taken = {os.path.realpath(path): f"{path!r} is read" for path in inputs}
+    for option, target in targets.items():
+        if target is None:
+            continue
+        place = os.path.realpath(target)
+        reason = f"{str(target)!r} is a picture's name" if is_image(target.name) else taken.get(place)
+        if reason is not None:
+            raise LabelwiseError(f"{option} would replace what it must not: {reason}; name another file to write")
+        taken[place] = f"{str(target)!r} is written by {option}, too"
 
 
 def _wanted(pictures: Iterable[str], writers: Sequence[Writer], takers: deque[list[Writer]]) -> Iterator[str]:

@@ -10,8 +10,6 @@ from cyclopts import Parameter
 
 from labelwise.errors import LabelwiseError, missing_extra
 
-_KEY = "LABELWISE_API_KEY"
-
 
 def serve(
     models: Annotated[list[str] | None, Parameter(negative=())] = None,
@@ -104,7 +102,16 @@ def _bundled() -> Any:
 
 def _key(file: Path | None) -> str | None:
     """The key to ask for; None if there is none."""
-    key = os.environ.get(_KEY) if file is None else file.read_text(encoding="utf-8").strip()
+    from labelwise.server.settings import KEY_VARIABLE
+
+    try:
+        key = os.environ.get(KEY_VARIABLE) if file is None else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise LabelwiseError(
+            f"the API key in {file} is not text; write a long random one of letters and digits"
+        ) from None
     if key is not None and not key.strip():
-        raise LabelwiseError(f"the API key in {file or _KEY} is empty; write a long random one, or leave it out")
-    return key
+        raise LabelwiseError(
+            f"the API key in {file or KEY_VARIABLE} is empty; write a long random one, or leave it out"
+        )
+    return key and key.strip()

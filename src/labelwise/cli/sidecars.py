@@ -52,7 +52,7 @@ class SidecarWriter:
     def wants(self, image: str) -> bool:
         file = self.place(image)
         other = self._owner.setdefault(file, image)
-        if other != image:
+        if os.path.abspath(other) != os.path.abspath(image):
             raise LabelwiseError(
                 f"{other!r} and {image!r} would share the sidecar {str(file)!r}; --sidecar json gives each its own"
             )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
 
 from labelwise.data.heic import is_heic, missing_decoder
@@ -27,6 +29,7 @@ UPRIGHT = {
 }
 
 OnBadImage = Literal["error", "skip"]
+_STRIP_PIXELS = 1 << 18  # of a picture of more than 8 bits, converted at a time
 
 
 class BadImageError(LabelwiseError):
@@ -140,10 +143,22 @@ def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
 
 def _from_deep(image: Image.Image) -> Image.Image:
     """Grayscale of more than 8 bits. Pillow's own conversion clips it at 255, which turns a photo white."""
-    values = np.nan_to_num(np.asarray(image, np.float64), posinf=0.0)  # [H, W]
-    largest = float(values.max())
+    values = np.asarray(image)  # [H, W]
+    largest = max(float(_clean(strip).max()) for strip in _strips(values))
     # Integers are 16-bit unless they say otherwise; floats are written as 0..1, 0..255 or 0..65535.
     scales = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     white = next((scale for scale in scales if largest <= scale), largest)
-    gray = np.clip(values / white * 255, 0, 255).round().astype(np.uint8)
+    gray = np.concatenate(
+        [np.clip(_clean(strip) / white * 255, 0, 255).round().astype(np.uint8) for strip in _strips(values)]
+    )
     return Image.fromarray(gray, "L").convert("RGB")
+
+
+def _strips(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """A few rows at a time: doubles of a whole picture would take eight times its memory."""
+    rows = max(1, _STRIP_PIXELS // values.shape[1])
+    return (values[start : start + rows] for start in range(0, len(values), rows))
+
+
+def _clean(values: NDArray[Any]) -> NDArray[np.float64]:
+    return np.nan_to_num(values.astype(np.float64), posinf=0.0)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from labelwise.preprocessing import Preprocessing
 
+_STRIP = 16  # times as long as wide: no photo is
 GREY = 128  # what fills the bars of `pad`, and holes in training
 
 
@@ -46,9 +47,18 @@ def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     if preprocessing.resize == "pad":
         width, height = (max(1, int(size * side / longer)) for side in image.size)
         return pad_to_square(_resized(image, width, height, method))
+    if longer > _STRIP * shorter:  # far from the middle nothing is seen, and to enlarge it may take gigabytes
+        image = _middle(image, _STRIP * shorter)
     width, height = (int(preprocessing.shorter_side * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return _resized(image, width, height, method).crop((left, top, left + size, top + size))
+
+
+def _middle(image: Image.Image, longest: int) -> Image.Image:
+    """The picture without what makes it longer than that."""
+    width, height = (min(side, longest) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def pad_to_square(image: Image.Image) -> Image.Image:

@@ -7,6 +7,7 @@ webdataset package nothing in a shard's address or content is ever run or unpick
 from __future__ import annotations
 
 import glob
+import gzip
 import json
 import random
 import re
@@ -17,11 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 from labelwise.data.readers.base import is_image, read_lines
 from labelwise.data.readers.manifest import LABEL_COLUMNS, UNKNOWN_COLUMNS
 from labelwise.errors import LabelwiseError
+
+_ZIPPED = (".tar.gz", ".tgz")
+_CHUNK = 1 << 20
 
 
 class RawSample(NamedTuple):
@@ -110,15 +114,36 @@ def _find(path: str) -> list[str]:
     return found
 
 
+class _StrictHeader(tarfile.TarInfo):
+    """tarfile takes a damaged header, or none at all, for the end of the archive: the rest would be lost silently."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the mark that every complete archive ends with
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"it is damaged or cut short: {error}") from None
+
+
 @contextmanager
 def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
-    """A shard's files, to be read in their order."""
+    """A shard's files, all of them to be read, in their order; one that is damaged raises, at the latest at its end."""
     import fsspec  # comes with torch
 
+    zipped = "gzip" if shard.lower().endswith(_ZIPPED) else None
     try:
-        with fsspec.open(shard, "rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as archive:
+        with (
+            fsspec.open(shard, "rb", compression=zipped) as stream,
+            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictHeader) as archive,
+        ):
             yield archive
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+            # To the very end: gzip's checksum is there, and zeros that damage left in the middle look like an end.
+            while rest := archive.fileobj.read(_CHUNK):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError("it is damaged: more follows behind its end mark")
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise LabelwiseError(f"the shard {shard} is not a readable tar file ({error})") from None
 
 

@@ -43,11 +43,13 @@ def create_app(service: Service, *, key: str | None, log: Callable[[str], None] 
 
 
 def _add_state_routes(app: FastAPI, service: Service) -> None:
+    @app.head("/health", include_in_schema=False)  # what some load balancers ask
     @app.get("/health", response_model=schema.Status)
     async def health() -> Response:
         """Whether the server is alive."""
         return json_response(b'{"status":"alive"}')
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", response_model=schema.Status, responses=schema.problems(503))
     async def ready() -> Response:
         """Whether it takes pictures now."""

@@ -16,6 +16,7 @@ from labelwise.server.problem import Problem
 from labelwise.server.settings import ServeSettings
 
 FIELD = "files"  # the name of the parts that hold pictures
+_OTHER_PARTS = 32  # a form may hold other fields; a million of them would keep the server busy for a minute
 
 
 class Upload(NamedTuple):
@@ -87,6 +88,7 @@ class _Collector:
 
     max_files: int
     uploads: list[Upload] = field(default_factory=list)
+    _parts: int = 0
     _header: list[bytes] = field(default_factory=lambda: [b"", b""])
     _disposition: bytes = b""
     _pieces: list[bytes] = field(default_factory=list)
@@ -102,6 +104,9 @@ class _Collector:
         }
 
     def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > self.max_files + _OTHER_PARTS:
+            raise self._too_many()
         self._disposition, self._pieces = b"", []
 
     def _grow(self, part: int, piece: bytes) -> None:
@@ -116,12 +121,15 @@ class _Collector:
     def _end(self) -> None:
         _, options = parse_options_header(self._disposition)
         if options.get(b"name") != FIELD.encode():
-            return  # a form may hold other fields
+            return
         if len(self.uploads) == self.max_files:
-            raise Problem(413, f"the request has more than {self.max_files} pictures; send them in several requests")
+            raise self._too_many()
         file_name = options.get(b"filename")
         name = None if file_name is None else file_name.decode("utf-8", "replace")
         self.uploads.append(Upload(name, b"".join(self._pieces)))
+
+    def _too_many(self) -> Problem:
+        return Problem(413, f"the request has more than {self.max_files} pictures; send them in several requests")
 
 
 def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Upload]:

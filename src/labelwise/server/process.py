@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from typing import Any
 
 from labelwise.server import wire
-from labelwise.server.settings import ServeSettings
+from labelwise.server.settings import KEY_VARIABLE, ServeSettings
 from labelwise.server.wire import Reply
 
 _GOODBYE = 5.0  # seconds that a worker gets to end by itself
@@ -26,9 +27,11 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, settings: ServeSettings, threads: int) -> WorkerProcess:
+        # What decodes strangers' pictures knows no key.
+        environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
         # -P: a file in the current folder that is called like a module must not be taken for it.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "labelwise.server.worker", stdin=PIPE, stdout=PIPE
+            sys.executable, "-P", "-m", "labelwise.server.worker", stdin=PIPE, stdout=PIPE, env=environment
         )
         worker = cls(process)
         options = {"settings": settings.model_dump(mode="json"), "threads": threads}

@@ -110,11 +110,10 @@ def _bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # OverflowError: no port has such a number
         listener.close()
-        raise LabelwiseError(
-            f"cannot listen on {host}:{port} ({error.strerror or error}); choose another --port or --host"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise LabelwiseError(f"cannot listen on {host}:{port} ({reason}); choose another --port or --host") from None
     return listener
 
 

@@ -14,6 +14,7 @@ from labelwise.engines.base import EngineName
 from labelwise.errors import LabelwiseError
 
 MOST_MAPS = 64  # in the answer to one /explain
+KEY_VARIABLE = "LABELWISE_API_KEY"  # of the environment
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # no slash and no leading dot: a name is never a path
 
 

@@ -115,10 +115,14 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
     scores = tagger.config.scores(tagger.engine(np.stack([prepared.image for prepared in batch])))  # [B, N]
     if np.isnan(scores).any():
         raise ValueError("its scores are not numbers (NaN); its weights are damaged")
-    return [
-        Reply(prepared.job.number, 200, predicted(tagger, values, prepared.job.options))
-        for prepared, values in zip(batch, scores, strict=True)
-    ]
+
+    def reply(job: Job, values: Floats) -> Reply:
+        try:
+            return Reply(job.number, 200, predicted(tagger, values, job.options))
+        except Exception as error:  # one picture's options must not cost the others of its batch their answers
+            return Reply(job.number, 503, f"the answer failed ({type(error).__name__}: {error})".encode())
+
+    return [reply(prepared.job, values) for prepared, values in zip(batch, scores, strict=True)]
 
 
 def main() -> None:
