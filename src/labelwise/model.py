@@ -77,7 +77,7 @@ class LabelModel(nn.Module, ModelHubMixin):
     @property
     def thresholds(self) -> tuple[float, ...]:
         """The score from which each label applies."""
-        return self.config.thresholds or (0.5,) * len(self.labels)
+        return self.config.limits
 
     def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
         """A model for other labels, in any number and order, that shares this one's backbone and weights.

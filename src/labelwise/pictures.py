@@ -11,7 +11,7 @@ from typing import Literal
 from PIL import Image
 
 from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
-from labelwise.data.readers.base import is_image
+from labelwise.data.readers.base import is_image, walk
 from labelwise.errors import LabelwiseError
 
 Kind = Literal["image", "shard", "parquet"]
@@ -41,19 +41,6 @@ def _below(folder: str) -> Iterator[str]:
             yield os.path.join(parent, name)
     if empty:
         raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
-
-
-def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
-    visited = set[str]()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        place = os.path.realpath(parent)
-        if place in visited:  # a link back to a folder above would lead round and round
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield parent, sorted(names)
 
 
 def kind_of(name: str) -> Kind | None:

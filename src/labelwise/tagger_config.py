@@ -39,6 +39,11 @@ class TaggerConfig(Config):
             raise ValueError(f"{len(self.thresholds)} thresholds for {len(self.labels)} labels")
         return self
 
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The score from which each label applies, [N]."""
+        return self.thresholds or (0.5,) * len(self.labels)
+
     def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels.
 

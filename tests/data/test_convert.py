@@ -212,3 +212,30 @@ def test_parquet_without_pyarrow(table: LabelTable, tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(LabelwiseError, match=r"pip install 'labelwise\[parquet\]'"):
         convert(table, "parquet", tmp_path / "out")
+
+
+def test_coco_notes_splits_that_it_cannot_keep(table: LabelTable, tmp_path: Path) -> None:
+    names = ["train", "trainval", "test2", "val-unseen", "fold 1", "holdout"]
+    renamed = table.with_splits([names[row % len(names)] for row in range(len(table))])
+    used = set(renamed.splits)
+    notes = convert(renamed, "coco", tmp_path / "coco")
+    read = open_data(f"coco:{tmp_path / 'coco'}?empty=keep")
+    assert set(read.split_names) - {""} == used - {"holdout"}
+    assert [note for note in notes if "split" in note] == (
+        ["the split 'holdout' is not read back: its name is no usual one"] if "holdout" in used else []
+    )
+
+
+@pytest.mark.parametrize("name", ["tag", "Class", "fold", "Split", "image"])
+def test_columns_that_would_be_read_as_something_else(photos: list[str], name: str, tmp_path: Path) -> None:
+    table = LabelTable.from_lists(photos[:2], [[name], ["dog"]])
+    with pytest.raises(LabelwiseError, match=f"a label is called '{name}' like a column"):
+        convert(table, "csv", tmp_path / "out", columns=True)
+
+
+def test_a_manifest_in_a_linked_folder_finds_its_images(photos: list[str], tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    write_manifest(LabelTable.from_lists(photos[:2], [["cat"], ["dog"]]), tmp_path / "link" / "l.csv")
+    assert len(open_data(tmp_path / "link" / "l.csv")) == 2
+    assert len(open_data(tmp_path / "deep" / "er" / "l.csv")) == 2

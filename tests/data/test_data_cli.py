@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -115,3 +116,49 @@ def test_the_snippets_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
     for snippet in snippets:
         exec(snippet, {})
     assert (tmp_path / "scene.png").exists()
+
+
+def test_labels_and_names_that_other_programs_read_as_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rich's markup, matplotlib's mathematics, and bytes that are not UTF-8."""
+    pytest.importorskip("matplotlib")
+    for number in range(3):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"{number}.jpg")
+    rows = ["0.jpg,car [/b]|US$_$", "1.jpg,car [/b]|toy [car]", "2.jpg,US$_$"]
+    (tmp_path / "m.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
+    run("inspect", tmp_path / "m.csv", "--picture", tmp_path / "m.png")
+    said = capsys.readouterr().out
+    assert "car [/b]" in said
+    assert "toy [car]" in said
+    assert (tmp_path / "m.png").stat().st_size > 1000
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "0.jpg").rename(os.fsdecode(bytes(tmp_path) + b"/cat/caf\xe9.jpg"))
+    (tmp_path / "1.jpg").rename(tmp_path / "cat" / "1.jpg")
+    (tmp_path / "cat" / "copy.jpg").write_bytes((tmp_path / "cat" / "1.jpg").read_bytes())
+    run("inspect", f"imagefolder:{tmp_path}", "--json", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["images"] == 3
+
+
+def test_a_set_without_labels_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "0.jpg")
+    (tmp_path / "m.csv").write_text("image,labels\n0.jpg,\n")
+    run("inspect", tmp_path / "m.csv")
+    assert "There are no labels" in capsys.readouterr().out
+
+
+def test_split_says_what_is_lost(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LabelwiseError, match="would be replaced, and with it all columns"):
+        run("split", sample, "--out", sample)
+    photos = [f"../sample/images/{number:05d}.jpg" for number in range(3)]
+    wide = tmp_path / "other" / "wide.csv"
+    wide.parent.mkdir()
+    wide.write_text("image,cat,zebra\n" + "".join(f"{photo},1,0\n" for photo in photos))
+    capsys.readouterr()
+    run("split", wide, "--out", tmp_path / "new.csv", "--fractions", "train=0.6,holdout=0.4")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 labels that no image has are gone (zebra)" in said
+    assert f"open it with {tmp_path}/new.csv?splits=train,holdout" in said
+    assert set(open_data(f"{tmp_path}/new.csv?splits=train,holdout").splits) == {"train", "holdout"}
+    run("split", wide, "--out", tmp_path / "new.csv")
+    assert "too few images: none is in 'val'" in " ".join(capsys.readouterr().err.split())

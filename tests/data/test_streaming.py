@@ -207,6 +207,21 @@ def test_a_damaged_shard_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
             assert len(list(archive)) == 12
 
 
+def test_options_of_a_stream_are_checked(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.png": jpeg(1), "1.json": "[1.5]"})
+    for options, message in (
+        ({"on_bad_image": "skipp"}, "did you mean 'skip'"),
+        ({"labels": ["dog", "dog"]}, "a label is listed twice"),
+        ({"shuffle": -1}, "shuffle"),
+    ):
+        with pytest.raises(LabelwiseError, match=message):
+            open_stream(tmp_path / "a.tar", to_tensor, **{"labels": LABELS, **options})  # type: ignore[arg-type]
+    stream = open_stream(tmp_path / "a.tar", to_tensor, labels="cat,dog")
+    assert stream.labels == ("cat", "dog")
+    with pytest.raises(LabelwiseError, match=r"a\.tar: the \.json of sample '1': labels are names, or numbers from 0"):
+        list(stream)
+
+
 def test_mistakes_met_by_a_worker_stay_one_line(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.png": jpeg(1), "1.txt": "catt"})
     stream = open_stream(tmp_path / "a.tar", to_tensor, labels=LABELS)

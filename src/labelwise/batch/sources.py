@@ -11,9 +11,10 @@ from typing import cast
 from labelwise.batch.job import ABOUT
 from labelwise.batch.parquet import parquet_parts
 from labelwise.batch.parts import FilesPart, Part, ShardPart
+from labelwise.data.readers.base import walk
 from labelwise.data.tar_shards import expand_braces
 from labelwise.errors import LabelwiseError
-from labelwise.pictures import Kind, find_images, kind_of, walk
+from labelwise.pictures import Kind, find_images, kind_of
 
 
 def find_parts(

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from labelwise.cli.say import say
+from labelwise.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise.data.inspect import Pair, Report
@@ -56,16 +58,20 @@ def inspect(
         Also draw it into this file (.png, .pdf or .svg).
     """
     from labelwise.data.inspect import inspect as inspect_table
-    from labelwise.data.inspect_plot import check_can_draw, save_picture
+    from labelwise.data.inspect_plot import save_picture
+    from labelwise.figures import check_can_draw
 
     if picture:
         check_can_draw(picture)
     for file in filter(None, (json_file, picture)):
         file.parent.mkdir(parents=True, exist_ok=True)
-    report = inspect_table(_open(data, check_files="no"), decode=not fast, pairs=pairs, track=_track)
+    missing = {} if "check_files=" in data else {"check_files": "no"}  # what is not there is listed with the broken
+    report = inspect_table(_open(data, **missing), decode=not fast, pairs=pairs, track=_track)
     _show(report)
     if json_file:
-        json_file.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
+        # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
+        json_file.write_text(text, encoding="utf-8", errors="backslashreplace")
     if picture:
         save_picture(report, picture)
 
@@ -94,11 +100,24 @@ def split(
     force
         Replace the splits that images have already; without it they are kept and only the others are divided.
     """
+    from labelwise.data.convert import lost_label_notes
     from labelwise.data.manifest_writer import write_manifest
+    from labelwise.data.readers.manifest_rows import is_usual_split
     from labelwise.data.split import parse_fractions, split_table
 
-    table = split_table(_open(data), parse_fractions(fractions), seed=seed, force=force, track=_track)
+    shares = parse_fractions(fractions)
+    source = _open(data)
+    if out.resolve() == Path(source.source).resolve():
+        raise LabelwiseError(
+            f"{out} would be replaced, and with it all columns but image, labels and split; name another"
+        )
+    table = split_table(source, shares, seed=seed, force=force, track=_track)
     write_manifest(table, out)
+    notes = [f"too few images: none is in {name!r}" for name in shares if name not in table.split_names]
+    if not all(map(is_usual_split, table.split_names)):
+        notes.append(f"open it with {out}?splits={','.join(table.split_names)}: not all of these are usual names")
+    for note in [*notes, *lost_label_notes(table)]:
+        say(f"note: {note}", stderr=True)
     sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
     say(f"{out}: {sizes}")
 
@@ -212,18 +231,16 @@ def _show(report: Report) -> None:
         if pairs:
             console.print(_pairs_table(title, pairs))
     for bad in (report.broken or [])[:_FEW_SHOWN]:
-        console.print(f"broken: {bad.path} ({bad.reason})", markup=False)
+        say(f"broken: {bad.path} ({bad.reason})")
     for group in report.duplicates[:_FEW_SHOWN]:
         names = " = ".join(
             f"{image} ({split or 'no split'})" for image, split in zip(group.images, group.splits, strict=True)
         )
-        console.print(
-            f"same picture: {names}{', other labels' if group.conflict else ''}", markup=False, soft_wrap=True
-        )
+        say(f"same picture: {names}{', other labels' if group.conflict else ''}")
     found = problems(report)
     console.print("What to fix:" if found else "Nothing to fix was found.")
     for problem in found:
-        console.print(f"  - {problem}", markup=False)
+        say(f"  - {problem}")
     if report.broken is None:
         console.print("  - Images were not decoded (--fast).")
 
@@ -245,7 +262,7 @@ def _labels_table(report: Report) -> Table:
     for count in ordered[: _LABELS_SHOWN - 10] + ordered[-10:] if cut else ordered:
         cells = [f"{count.present:,}", f"{count.present / report.images:.1%}"]
         cells += [f"{count.per_split[split]:,}" for split in splits] + ([f"{count.unknown:,}"] if has_unknown else [])
-        table.add_row(count.label, *cells)
+        table.add_row(escape(count.label), *cells)
     if cut:
         table.caption = f"the {_LABELS_SHOWN - 10} most frequent and the 10 rarest of {len(ordered):,}; --json has all"
     return table
@@ -255,6 +272,7 @@ def _pairs_table(title: str, pairs: list[Pair]) -> Table:
     table = Table("a", "b", "together", "b if a", "a if b", "x chance", title=title, title_justify="left", box=None)
     for pair in pairs:
         table.add_row(
-            pair.a, pair.b, f"{pair.together:,}", f"{pair.b_given_a:.0%}", f"{pair.a_given_b:.0%}", f"{pair.lift:.2f}"
+            *(escape(pair.a), escape(pair.b), f"{pair.together:,}"),
+            *(f"{pair.b_given_a:.0%}", f"{pair.a_given_b:.0%}", f"{pair.lift:.2f}"),
         )
     return table

@@ -110,7 +110,7 @@ def evaluate(
     if not isinstance(network, LabelModel) and (save or cache or unseen or views != [1]):
         raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
     whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
-    table, fit_table = _select(whole, split), _select(whole, fit_on or split)
+    table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels alone: add --unseen none")
@@ -203,10 +203,6 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise LabelwiseError(f"--scales {text!r}: write numbers with commas between them, as in 0.8,1.0,1.2") from None
-
-
-def _select(table: LabelTable, split: str) -> LabelTable:
-    return table if split == "all" and "all" not in table.split_names else table.select(split)
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -34,6 +34,7 @@ def explain(
     split: str = "test",
     images: int = 200,
     area: float = 0.25,
+    on_bad_image: Literal["error", "skip"] = "error",
     workers: int = 2,
     cache: bool = False,
 ) -> None:
@@ -70,6 +71,8 @@ def explain(
         How many pictures to check.
     area
         The share of the picture that --check hides.
+    on_bad_image
+        For --experts: stop at a picture that cannot be decoded, or leave it out, as --check does.
     workers
         Processes that decode pictures.
     cache
@@ -89,7 +92,7 @@ def explain(
     if check:
         _check(model, data, split, out, method, layer, head, images, area, workers)
     else:
-        _experts(model, data, split, out, workers, cache)
+        _experts(model, data, split, out, on_bad_image, workers, cache)
 
 
 def _picture(
@@ -102,7 +105,7 @@ def _picture(
     layer: int | None,
     head: int | None,
 ) -> None:
-    from labelwise.data.inspect_plot import check_can_draw
+    from labelwise.figures import check_can_draw
 
     if top < 1:
         raise LabelwiseError(f"--top {top}: give 1 or more")
@@ -151,7 +154,15 @@ def _check(
     say(str(result))
 
 
-def _experts(model: str, data: str, split: str, out: Path | None, workers: int, cache: bool) -> None:
+def _experts(
+    model: str,
+    data: str,
+    split: str,
+    out: Path | None,
+    on_bad_image: Literal["error", "skip"],
+    workers: int,
+    cache: bool,
+) -> None:
     from labelwise.explain.expert_charts import expert_words
     from labelwise.explain.expert_files import check_file, write_experts
     from labelwise.explain.gates import check_has_experts, expert_use
@@ -161,12 +172,12 @@ def _experts(model: str, data: str, split: str, out: Path | None, workers: int, 
         check_file(out)
     network, table = _open(model, data, split)
     check_has_experts(network.config)  # before the features are computed
-    features = (
-        FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, workers=workers)
-        if cache
-        else None
-    )
-    use = expert_use(network, table, run=model if Path(model).is_dir() else None, features=features, workers=workers)
+    reading: dict[str, Any] = {"on_bad_image": on_bad_image, "workers": workers}
+    features = None
+    if cache:
+        features = FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, **reading)
+    run = model if Path(model).is_dir() else None
+    use = expert_use(network, table, run=run, features=features, **reading)
     if out is not None:
         write_experts(use, out)
     for sentence in expert_words(use):
@@ -184,4 +195,4 @@ def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
 
     network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
     table = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
-    return network, table if split == "all" else table.select(split)
+    return network, table.part(split)

@@ -60,8 +60,7 @@ def export(
     if calibration is not None:
         table = open_data(calibration)
         chosen = split or ("val" if "val" in table.split_names else "all")
-        table = table if chosen == "all" and "all" not in table.split_names else table.select(chosen)
-        table = match_labels(table, network.labels, ignore_extra=True)
+        table = match_labels(table.part(chosen), network.labels, ignore_extra=True)
         images = Calibration(table, network.config, max_loss, on_bad_image)
     about = export_model(network, format, out, calibration=images, say=lambda text: say(f"{text} …", stderr=True))
     size = network.config.preprocessing.size

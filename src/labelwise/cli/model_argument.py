@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwise.data.readers.base import is_image
+from labelwise.data.readers.base import is_image, walk
 from labelwise.errors import LabelwiseError
-from labelwise.pictures import kind_of, walk
+from labelwise.pictures import kind_of
 
 _CONFIG = "config.json"  # in a model folder and in an exported one; a run folder has it in model/
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from labelwise.data.manifest_writer import relative_place
 from labelwise.data.readers.records import PREDICTION_COLUMNS
 from labelwise.errors import LabelwiseError
 
@@ -107,7 +108,7 @@ class CsvWriter:
 
     def _place(self, image: str) -> str:
         """Paths are relative to the file's folder, as in every manifest."""
-        return image if os.path.isabs(image) else os.path.relpath(image, self._folder)
+        return image if os.path.isabs(image) else relative_place(image, self._folder)
 
     def wants(self, image: str) -> bool:
         return not _taken(self._there, self._place(image))

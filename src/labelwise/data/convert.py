@@ -16,6 +16,7 @@ import numpy as np
 from labelwise.data.duplicates import Track, quietly
 from labelwise.data.manifest_writer import MANIFEST_KINDS, lost_labels, row_names, write_manifest
 from labelwise.data.readers.base import is_image
+from labelwise.data.readers.coco import split_of_file
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 from labelwise.errors import LabelwiseError, unknown_name
 
@@ -49,7 +50,7 @@ def convert(
     folder.mkdir(parents=True, exist_ok=True)
     if to in MANIFEST_KINDS:
         write_manifest(table, folder / f"labels.{to}", columns=columns)
-        return [] if columns else _lost_labels(table, "; keep them with --columns")
+        return [] if columns else lost_label_notes(table, "; keep them with --columns")
     if to == "coco":
         return _write_coco(table, folder, track)
     if to == "imagefolder":
@@ -57,7 +58,7 @@ def convert(
     return _write_webdataset(table, folder, track)
 
 
-def _lost_labels(table: LabelTable, fix: str = "") -> list[str]:
+def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
     lost = lost_labels(table)
     shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
     return [f"{len(lost)} labels that no image has are gone ({shown}){fix}"] if lost else []
@@ -116,8 +117,12 @@ def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
         _put(table.images[row], folder / (split or "images") / names[row])
     for split, content in contents.items():
         (folder / "annotations" / f"instances_{split or 'all'}.json").write_text(json.dumps(content), encoding="utf-8")
+    lost = [split for split in contents if split_of_file(Path(f"instances_{split or 'all'}.json")) != split]
+    notes = [f"the split {split!r} is not read back: its name is no usual one" for split in lost]
     empty = sum(not table.present(row) for row in range(len(table)))
-    return [f"{empty} images have no label: open the result with ?empty=keep, or they are left out"] if empty else []
+    if empty:
+        notes.append(f"{empty} images have no label: open the result with ?empty=keep, or they are left out")
+    return notes
 
 
 def _write_imagefolder(table: LabelTable, folder: Path, track: Track) -> list[str]:
@@ -137,7 +142,7 @@ def _write_imagefolder(table: LabelTable, folder: Path, track: Track) -> list[st
     names = _file_names(table)
     for row in track(range(len(table)), "Writing images", len(table)):
         _put(table.images[row], folder / table.splits[row] / present[row][0] / names[row])
-    return _lost_labels(table)
+    return lost_label_notes(table)
 
 
 def _write_webdataset(table: LabelTable, folder: Path, track: Track) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # How a caller shows progress: gets the items, what is done with them and how many there are, and gives the items back.
@@ -28,7 +29,8 @@ def duplicate_groups(paths: Sequence[str], track: Track = quietly) -> list[list[
     candidates = [place for places in by_size.values() if len(places) > 1 for place in places]
     by_content: dict[bytes, list[int]] = defaultdict(list)
     for place in track(candidates, "Comparing files of equal size", len(candidates)):
-        by_content[_digest(paths[place])].append(place)
+        with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
+            by_content[_digest(paths[place])].append(place)
     return sorted(sorted(places) for places in by_content.values() if len(places) > 1)
 
 

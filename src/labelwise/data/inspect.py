@@ -91,7 +91,7 @@ def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, track: T
         images_by_label_count={int(k): int(n) for k, n in enumerate(np.bincount(counts)) if n},
         mean_labels_per_image=float(counts.mean()),
         imbalance=float(some.max() / some.min()) if len(some) else 0.0,
-        unknown_share=float(unknown.sum() / (len(table) * len(table.labels))),
+        unknown_share=float(unknown.sum() / max(1, len(table) * len(table.labels))),
         together=together,
         apart=apart,
         duplicates=_duplicates(table, track),
@@ -102,6 +102,8 @@ def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, track: T
 def problems(report: Report) -> list[str]:
     """What to fix, worst first: one line each."""
     found = []
+    if not report.labels:
+        found.append("There are no labels: every image has an empty list.")
     if report.broken:
         found.append(
             f"{len(report.broken)} images cannot be decoded, the first: {report.broken[0].path} "

@@ -5,21 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelwise.data.inspect import Report
-from labelwise.errors import LabelwiseError, missing_extra
+from labelwise.figures import check_can_draw, names_as_written
 
 _SHOWN = 40  # labels: more names cannot be read
 
 
-def check_can_draw(path: Path) -> None:
-    """Say what is missing before minutes are spent on decoding."""
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise LabelwiseError(f"cannot draw into {str(path)!r}; name a .png, .pdf or .svg file")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise missing_extra("matplotlib", "plots") from None
-
-
+@names_as_written()
 def save_picture(report: Report, path: str | Path) -> None:
     """Labels by frequency, labels per image, and which labels come together, as a PNG, PDF or SVG."""
     check_can_draw(Path(path))

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from labelwise.atomic_file import follow_umask
+from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 from labelwise.errors import LabelwiseError, missing_extra, unknown_name
 
+_NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
 MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
 
 
@@ -64,8 +66,16 @@ def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
     )
 
 
+def relative_place(image: str, folder: Path) -> str:
+    """An image's path as a file in `folder` gives it. Behind a link, `..` leads to where the linked folder is."""
+    real = os.path.realpath(folder)
+    if real != os.path.abspath(folder):
+        image = os.path.join(os.path.realpath(os.path.dirname(image)), os.path.basename(image))
+    return os.path.relpath(image, real)
+
+
 def _place(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:
-    cells: dict[str, Any] = {"image": os.path.relpath(table.images[row], folder)}
+    cells: dict[str, Any] = {"image": relative_place(table.images[row], folder)}
     if table.split_names != ("",):
         cells["split"] = table.splits[row]
     return cells
@@ -90,11 +100,9 @@ def _names_are_plain(table: LabelTable) -> bool:
 
 
 def _column_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
-    taken = {"image", "split"} & set(table.labels)
-    if taken:
-        raise LabelwiseError(
-            f"a label is called {taken.pop()!r} like a column of the manifest; write names, not columns"
-        )
+    taken = next((name for name in table.labels if plain_column(name) in _NO_LABELS), None)
+    if taken is not None:
+        raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
     for row in range(len(table)):
         yield _place(table, row, folder) | dict(zip(table.labels, table.target(row).tolist(), strict=True))
 

@@ -6,16 +6,17 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 import torch
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from labelwise.config import Config
 from labelwise.data.hf_stream import HuggingFaceStream
-from labelwise.data.images import BadImageError, load_image
+from labelwise.data.images import BadImageError, OnBadImage, load_image
 from labelwise.data.open import is_streamed, parse_source
 from labelwise.data.readers.base import Names, parse_options
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN
@@ -38,7 +39,7 @@ class StreamOptions(Config):
     split: str = "train"  # of a Hugging Face dataset; shards choose theirs by name
     image_column: str | None = None  # of a Hugging Face dataset
     label_column: str | None = None
-    shuffle: int = 0  # how many samples are held to draw from; 0: the order of the stream
+    shuffle: int = Field(default=0, ge=0)  # how many samples are held to draw from; 0: the order of the stream
     seed: int = 0
 
 
@@ -53,14 +54,16 @@ def open_stream(
     transform: Callable[[Image.Image], Tensor],
     *,
     labels: Sequence[str] | None = None,
-    on_bad_image: Literal["error", "skip"] = "error",
+    on_bad_image: OnBadImage = "error",
     **options: Any,
 ) -> LabelStream:
     """Open `shards/train-{000000..000099}.tar` or `hf:name`; options may stand in the string, see `StreamOptions`."""
     source = parse_source(data)
+    if on_bad_image not in get_args(OnBadImage):
+        raise unknown_name("on_bad_image", on_bad_image, get_args(OnBadImage))
     if not is_streamed(data):
         raise LabelwiseError(f"{data} is no stream: give shards (*.tar, webdataset:folder) or hf:name")
-    given = {**source.options, **options} | ({} if labels is None else {"labels": tuple(labels)})
+    given = {**source.options, **options} | ({} if labels is None else {"labels": labels})
     chosen = parse_options(StreamOptions, given, f"stream {data}")
     samples: SampleSource
     if source.format == "hf":
@@ -72,6 +75,8 @@ def open_stream(
         raise LabelwiseError(
             f"{data} does not say which labels there are; add labels=, or labels.txt beside the shards"
         )
+    if len(set(names)) < len(names):
+        raise LabelwiseError(f"a label is listed twice; label names must be unique ({', '.join(names)[:200]})")
     return LabelStream(samples, names, transform, on_bad_image, chosen.shuffle, chosen.seed)
 
 
@@ -86,7 +91,7 @@ class LabelStream(IterableDataset[StreamSample]):
         source: SampleSource,
         labels: Sequence[str],
         transform: Callable[[Image.Image], Tensor],
-        on_bad_image: Literal["error", "skip"] = "error",
+        on_bad_image: OnBadImage = "error",
         shuffle: int = 0,
         seed: int = 0,
     ) -> None:

@@ -159,6 +159,10 @@ class LabelTable:
             lines=None if self.lines is None else self.lines[rows],
         )
 
+    def part(self, split: str) -> Self:
+        """As `select`; `all` is every image, unless a split is called so."""
+        return self if split == "all" and "all" not in self.split_names else self.select(split)
+
     def with_splits(self, splits: Sequence[str]) -> Self:
         """The same images with other split names, one per image."""
         return replace(self, splits=list(splits))

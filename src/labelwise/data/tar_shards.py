@@ -195,8 +195,12 @@ def _labels_in_json(shard: str, key: str, content: bytes) -> tuple[list[str | in
         if name is None:
             raise LabelwiseError(f"{shard}: the .json of sample {key!r} has no 'labels', only {', '.join(value)}")
         unknown = next((value[column] for column in UNKNOWN_COLUMNS if column in value), None)
+    else:
+        unknown, value, name = None, {"labels": value}, "labels"
+    try:
         return as_list(value[name]), as_list(unknown)
-    return as_list(value), []
+    except LabelwiseError as error:
+        raise LabelwiseError(f"{shard}: the .json of sample {key!r}: {error}") from None
 
 
 def as_list(value: Any) -> list[str | int]:
@@ -207,4 +211,8 @@ def as_list(value: Any) -> list[str | int]:
     """
     if value is None:
         return []
-    return list(value) if isinstance(value, list | tuple) else [value]
+    labels = list(value) if isinstance(value, list | tuple) else [value]
+    odd = next((label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)), None)
+    if odd is not None:
+        raise LabelwiseError(f"labels are names, or numbers from 0, not {odd!r}")
+    return labels

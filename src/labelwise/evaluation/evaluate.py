@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -43,7 +42,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """What `labelwise evaluate --json` writes; metrics, their intervals and ECE as percentages."""
         result = self.scores.as_dict(self.config.labels)
-        for row, threshold in zip(result["per_label"], _thresholds(self.config), strict=True):
+        for row, threshold in zip(result["per_label"], self.config.limits, strict=True):
             row["threshold"] = threshold
         confidence = {
             name: None if math.isnan(interval.low) else [100 * interval.low, 100 * interval.high]
@@ -114,7 +113,7 @@ def measure(
     # Ranking metrics of independent labels come from the logits: sigmoids of sure predictions round to ties.
     by_logit = config.task == "multi-label"
     values = predictions.logits if by_logit else probabilities
-    thresholds = logit_thresholds(config) if by_logit else np.array(_thresholds(config))
+    thresholds = logit_thresholds(config) if by_logit else np.array(config.limits)
     top_k = _TOP_K[config.task]
     draws = None
     if bootstrap:
@@ -143,10 +142,6 @@ def _calibration_error(config: ModelConfig, probabilities: Doubles, targets: Byt
     right = np.take_along_axis(targets, best, axis=1)
     right[~(targets == 1).any(axis=1)] = -1  # nobody knows
     return expected_calibration_error(np.take_along_axis(probabilities, best, axis=1), right)
-
-
-def _thresholds(config: ModelConfig) -> Sequence[float]:
-    return config.thresholds or (0.5,) * len(config.labels)
 
 
 def _percent(fraction: float) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,8 +69,9 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     >>> logit_thresholds(config).round(4).tolist()
     [0.0, 2.1972]
     """
-    given: Sequence[float] = config.thresholds or (0.5,) * len(config.labels)
-    t = np.clip(np.array(given), np.finfo(np.float64).tiny, 1 - 2**-53)  # 0 lets everything pass, 1 what rounds to 1
+    t = np.clip(
+        np.array(config.limits), np.finfo(np.float64).tiny, 1 - 2**-53
+    )  # 0 lets everything pass, 1 what rounds to 1
     cuts: Doubles = config.temperature * (np.log(t) - np.log1p(-t)) + config.offset
     return cuts
 

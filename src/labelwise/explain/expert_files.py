@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwise.data.inspect_plot import check_can_draw
 from labelwise.errors import LabelwiseError
 from labelwise.explain.expert_charts import expert_figures, expert_words, log_range
 from labelwise.explain.experts import ExpertUse
+from labelwise.figures import check_can_draw, names_as_written
 from labelwise.report.html import tag
 from labelwise.report.page import Section, write_report
 
@@ -54,6 +54,7 @@ def _write_page(use: ExpertUse, path: Path) -> None:
     write_report(path, title="Experts", lead=f"Mean gate weights over {images}.", sections=sections)
 
 
+@names_as_written()
 def _draw(use: ExpertUse, path: Path) -> None:
     """The paper's arrangement: labels in the data's order, the mean below them, shared experts before the own one."""
     import numpy as np

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.inspect_plot import check_can_draw
+from labelwise.figures import check_can_draw, names_as_written
 from labelwise.prediction import Prediction
 from labelwise.report.overlay import COLDEST, heat_colour, overlay
 
 _COLUMNS = 3
 
 
+@names_as_written()
 def save_explanation(
     prediction: Prediction, maps: Mapping[str, NDArray[np.floating]], path: str | Path, what: str = ""
 ) -> None:

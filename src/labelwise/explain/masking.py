@@ -90,6 +90,10 @@ def masking_check(
             moved = [before - _score(model, _hide(inputs, move(hidden, rng)), chosen) for _ in range(draws)]
             random.append(torch.stack(moved).mean(dim=0))
             advance(len(inputs))
+    if not scores:
+        raise LabelwiseError(
+            f"{table.source}: none of {len(rows)} images can be decoded, {pictures.bad_images[0].path!r} for one"
+        )
     drops = np.stack([torch.cat(part).double().cpu().numpy() for part in (scores, attended, random)])  # [3, m]
     return _summary(drops, describe(model, method, layer, head), area, rng)
 

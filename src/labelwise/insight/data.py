@@ -27,7 +27,7 @@ def report_data(runs: Sequence[Run], data: str | None, split: str | None) -> Rep
     # A picture that has gone should not hide what is known about the others, so files are not looked for here.
     whole = with_splits_of_run(open_data(source, check_files="no"), *(run.folder for run in runs))
     if split is not None:
-        return ReportData(whole, whole if _means_all(whole, split) else whole.select(split), split)
+        return ReportData(whole, whole.part(split), split)
     if "test" in whole.split_names:
         return ReportData(whole, whole.select("test"), "test")
     if "val" in whole.split_names:
@@ -71,7 +71,3 @@ def _held_out(run: Run) -> LabelTable | None:
     from labelwise.training.tables import open_tables
 
     return open_tables(run.recipe, Display(None), run=run.folder)[1]
-
-
-def _means_all(table: LabelTable, split: str) -> bool:
-    return split == "all" and "all" not in table.split_names

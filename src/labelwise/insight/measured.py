@@ -58,7 +58,7 @@ class MeasuredRun:
 
     @cached_property
     def thresholds(self) -> Doubles:
-        return np.array(self.config.thresholds or (0.5,) * len(self.labels))  # [N], of `scores`
+        return np.array(self.config.limits)  # [N], of `scores`
 
     @cached_property
     def predicted(self) -> NDArray[np.bool_]:

@@ -111,3 +111,37 @@ def test_mistakes(coco2014: Path) -> None:
     with pytest.raises(LabelwiseError, match=r"several years \(2014, 2017\)"):
         open_data(coco2014)
     assert open_data(coco2014, year="2014").split_names == ("train",)
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "message"),
+    [
+        ("images", {"id": 1}, "entry 1 of 'images' has no 'file_name' that is str"),
+        ("images", {"file_name": "b.jpg"}, "has no 'id' that is int or str"),
+        ("images", {"id": 5, "file_name": "again.jpg"}, "lists an image id twice"),
+        ("categories", {"id": 2, "name": None}, "entry 3 of 'categories' has no 'name' that is str"),
+        ("categories", {"id": 2, "name": "dog"}, "lists a category twice"),
+        ("annotations", {"category_id": 18}, "entry 1 of 'annotations' has no 'image_id'"),
+        ("annotations", "cat", "entry 1 of 'annotations' has no 'image_id'"),
+    ],
+)
+def test_entries_that_lack_something(tmp_path: Path, part: str, entry: Any, message: str) -> None:
+    content = instances({5: "a.jpg"}, [(5, 18, 0)])
+    content[part].append(entry)
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "set.json").write_text(json.dumps(content))
+    with pytest.raises(LabelwiseError, match=message):
+        open_data(f"coco:{tmp_path / 'set.json'}")
+
+
+def test_what_may_be_missing(tmp_path: Path) -> None:
+    content = instances({5: "a.jpg"}, [])
+    (tmp_path / "a.jpg").touch()
+    file = tmp_path / "latest.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(LabelwiseError, match=r"no image of .* has an annotation.*empty=keep"):
+        open_data(f"coco:{file}")
+    content["annotations"].append({"image_id": 5, "category_id": 18, "iscrowd": None})
+    file.write_text(json.dumps(content))
+    table = open_data(f"coco:{file}")
+    assert (table.present(0), table.split_names) == (["dog"], ("",))  # `latest` is no `test`

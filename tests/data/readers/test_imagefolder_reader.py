@@ -59,3 +59,25 @@ def test_loose_validation_photos_are_not_a_class(touch: Callable[..., Path]) -> 
     root = touch("train/n01440764/1.JPEG", "val/ILSVRC2012_val_00000001.JPEG")
     with pytest.raises(LabelwiseError, match=r"photos in .*val are not in folders named after their class"):
         open_data(root)
+
+
+def test_folders_beside_the_splits(touch: Callable[..., Path]) -> None:
+    root = touch("train/cat/1.jpg", "test/cat/2.jpg", "__MACOSX/train/cat/._1.jpg")
+    assert open_data(f"imagefolder:{root}").splits == ["train", "test"]
+    touch("extra/cat/3.jpg")
+    with pytest.raises(LabelwiseError, match=r"holds splits, .* and beside them extra"):
+        open_data(f"imagefolder:{root}")
+
+
+def test_a_split_under_two_names(touch: Callable[..., Path]) -> None:
+    root = touch("train/cat/1.jpg", "val/cat/2.jpg", "valid/cat/3.jpg")
+    with pytest.raises(LabelwiseError, match="are the same split"):
+        open_data(f"imagefolder:{root}")
+
+
+def test_a_class_may_be_called_train_and_a_link_may_lead_back(touch: Callable[..., Path]) -> None:
+    root = touch("train/1.jpg", "bus/2.jpg")
+    (root / "bus" / "again").symlink_to(".")
+    table = open_data(f"imagefolder:{root}")
+    assert table.labels == ("bus", "train")
+    assert len(table) == 2

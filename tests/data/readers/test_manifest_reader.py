@@ -275,3 +275,34 @@ def test_what_pythons_csv_writes_is_read_back(
         for file, options in (("p.csv", {"separator": separator}), ("p.jsonl", {})):
             table = open_data(Path(folder) / file, check_files=False, **options)
             assert [table.present(row) for row in range(len(table))] == expected
+
+
+def test_one_image_spelled_in_two_ways(write: Write) -> None:
+    file = write("image,labels,split\na.jpg,cat,train\n./a.jpg,dog,test\n", "m.csv")
+    with pytest.raises(LabelwiseError, match="is in split 'test', but in 'train' in row 2"):
+        open_data(file)
+
+
+def test_a_zero_counts_for_more_than_an_unknown_where_rows_are_merged(write: Write) -> None:
+    for cells in (("-1,1", "0,1"), ("0,1", "-1,1")):
+        file = write("image,cat,dog\n" + "".join(f"a.jpg,{row}\n" for row in cells), "m.csv")
+        assert open_data(file, duplicates="merge").target(0).tolist() == [0, 1]
+
+
+def test_a_cell_of_thousands_of_names(write: Write) -> None:
+    names = [f"label number {number}" for number in range(12_000)]
+    table = open_data(write(f"image,labels\na.jpg,{'|'.join(names)}\n"))
+    assert len(table.present(0)) == 12_000
+
+
+@pytest.mark.parametrize("cell", ['{"cat": 1}', '["cat", ["dog"]]'])
+def test_labels_are_names(write: Write, cell: str) -> None:
+    file = write(f'{{"image": "a.jpg", "labels": {cell}}}\n', "m.jsonl")
+    with pytest.raises(LabelwiseError, match=r"m\.jsonl row 1: labels are a list of names, not "):
+        open_data(file)
+
+
+def test_a_misspelt_column_to_ignore(write: Write) -> None:
+    file = write("image,cat,night\na.jpg,1,0\n", "m.csv")
+    with pytest.raises(LabelwiseError, match="did you mean 'night'"):
+        open_data(file, ignore_columns="nigth")

@@ -154,3 +154,34 @@ def test_images_without_published_labels_are_unknown(tmp_path: Path, touch: Call
     assert len(table.labels) == 20
     assert table.select("train").target(0)[[7, 11]].tolist() == [0, 1]
     assert table.select("test").target(0).tolist() == [-1] * 20
+
+
+@pytest.mark.parametrize(
+    ("images", "lists"),
+    [
+        ({"train": "1\n", "val": "2\n"}, {"cat_trainval": "1  1\n2 -1\n"}),
+        ({"trainval": "1\n2\n"}, {"cat_train": "1  1\n", "cat_val": "2 -1\n"}),
+    ],
+)
+def test_lists_of_train_and_val_in_one_or_two(
+    tmp_path: Path, touch: Callable[..., Path], images: dict[str, str], lists: dict[str, str]
+) -> None:
+    touch("VOC2012/JPEGImages/1.jpg", "VOC2012/JPEGImages/2.jpg", "VOC2012/ImageSets/Main/x")
+    main = tmp_path / "VOC2012" / "ImageSets" / "Main"
+    for name, text in (images | lists).items():
+        (main / f"{name}.txt").write_text(text)
+    assert open_data(tmp_path).targets()[:, 7].tolist() == [1, 0]
+    (main / "train.txt").write_text("1\n")
+    (main / "val.txt").write_text("2\n")
+    for name in lists:
+        (main / f"{name}.txt").unlink()
+    (main / "cat_train.txt").write_text("1  1\n")
+    with pytest.raises(LabelwiseError, match=r"no per-label list .* says what is in the images of val\.txt"):
+        open_data(tmp_path)
+
+
+def test_an_object_without_a_name(tmp_path: Path, touch: Callable[..., Path]) -> None:
+    touch("VOC2012/JPEGImages/1.jpg", "VOC2012/Annotations/x")
+    (tmp_path / "VOC2012" / "Annotations" / "1.xml").write_text("<annotation><object></object></annotation>")
+    with pytest.raises(LabelwiseError, match=r"1\.xml: an object has no name"):
+        open_data(tmp_path)

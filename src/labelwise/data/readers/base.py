@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -61,7 +61,7 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
     """Look for every image on disk, and do with the missing ones as `mode` says."""
     if mode == "no":
         return table
-    there = np.fromiter((os.path.exists(image) for image in table.images), bool, len(table))
+    there = np.fromiter((os.path.isfile(image) for image in table.images), bool, len(table))
     if there.all():
         return table
     if mode == "drop" and there.any():
@@ -79,6 +79,19 @@ def is_image(name: str) -> bool:
     (True, False, False)
     """
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def walk(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
+    visited = set[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link back to a folder above would lead round and round
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield parent, sorted(names)
 
 
 def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:

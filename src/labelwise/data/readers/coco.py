@@ -13,9 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from labelwise.data.readers.base import Format, ReaderOptions
+from labelwise.data.readers.manifest_rows import is_usual_split
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
 from labelwise.errors import LabelwiseError, unknown_name
 
+# What entries must have, and of which type. Ids are numbers, or texts in files that were not made by COCO.
+_NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
+    "images": {"id": (int, str), "file_name": (str,)},
+    "categories": {"id": (int,), "name": (str,)},
+    "annotations": {"image_id": (int, str), "category_id": (int,)},
+}
 _VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 
 
@@ -37,14 +44,18 @@ def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) ->
     for file in files:
         content = _load(file)
         found = {entry["id"]: entry["name"] for entry in sorted(content["categories"], key=lambda entry: entry["id"])}
+        if len(set(found.values())) < len(content["categories"]):
+            raise LabelwiseError(f"{file} lists a category twice; their ids and names must be unique")
         if categories and found != categories:
             raise LabelwiseError(f"{file} has other categories than {files[0]}; read them one by one")
         categories = found
         names, values = _values(file, content, list(categories), options)
         folder = _images_folder(file, names, options.images_folder)
         images += [os.path.join(folder, name) for name in names]
-        splits += [_split_of(file)] * len(names)
+        splits += [split_of_file(file)] * len(names)
         targets.append(values)
+    if not images:
+        raise LabelwiseError(f"no image of {path} has an annotation; take them as images without a label: empty=keep")
     return LabelTable.from_dense(images, np.concatenate(targets), list(categories.values()), splits=splits)
 
 
@@ -70,6 +81,12 @@ def _load(file: Path) -> dict[str, Any]:
     missing = {"images", "annotations", "categories"} - set(content if isinstance(content, dict) else ())
     if missing:
         raise LabelwiseError(f"{file} is no COCO instances file: it has no {', '.join(sorted(missing))}")
+    for part, needed in _NEEDED.items():
+        for number, entry in enumerate(content[part] if isinstance(content[part], list) else [None]):
+            for key, kind in needed.items():
+                if not isinstance(entry, dict) or type(entry.get(key)) not in kind:
+                    names = " or ".join(one.__name__ for one in kind)
+                    raise LabelwiseError(f"{file}: entry {number} of {part!r} has no {key!r} that is {names}")
     return content  # type: ignore[no-any-return]
 
 
@@ -78,18 +95,20 @@ def _values(
 ) -> tuple[list[str], npt.NDArray[np.int8]]:
     """File names and values [M, N], in the file's image order and the categories' id order."""
     row_of = {image["id"]: row for row, image in enumerate(content["images"])}
+    if len(row_of) < len(content["images"]):
+        raise LabelwiseError(f"{file} lists an image id twice; ids must be unique")
     column_of = {category: column for column, category in enumerate(category_ids)}
     values = np.full((len(row_of), len(column_of)), ABSENT, np.int8)
     annotated = np.zeros(len(row_of), bool)
     # Crowd regions first: a single object of the same label then overrules what a crowd alone would say.
-    for annotation in sorted(content["annotations"], key=lambda entry: -int(entry.get("iscrowd", 0))):
+    for annotation in sorted(content["annotations"], key=lambda entry: not entry.get("iscrowd")):
         try:
             row, column = row_of[annotation["image_id"]], column_of[annotation["category_id"]]
         except KeyError as error:
             raise LabelwiseError(
                 f"{file}: annotation {annotation.get('id')} refers to image or category {error}, which is not listed"
             ) from None
-        values[row, column] = _VALUE[options.crowd] if annotation.get("iscrowd", 0) else PRESENT
+        values[row, column] = _VALUE[options.crowd] if annotation.get("iscrowd") else PRESENT
         annotated[row] = True
     kept = annotated if options.empty == "drop" else np.ones_like(annotated)
     names = [image["file_name"] for image, keep in zip(content["images"], kept, strict=True) if keep]
@@ -110,9 +129,16 @@ def _images_folder(file: Path, names: list[str], given: str | None) -> str:
     return str(folders[0])  # checked with all the others, which says what is missing
 
 
-def _split_of(file: Path) -> str:
-    """`instances_val2017.json` -> val; a file that names no split has none."""
-    match = re.search(r"(train|val|test|valid|validation|training|testing)(\d{4})?$", file.stem.lower())
+def split_of_file(file: Path) -> str:
+    """The split that a file is named after; none if it is named otherwise.
+
+    >>> [split_of_file(Path(f"{name}.json")) for name in ("instances_val2017", "instances_test2", "my-train", "latest")]
+    ['val', 'test2', 'train', '']
+    """
+    part = re.sub(r"(?<=[a-z])\d{4}$", "", file.stem.lower().removeprefix("instances_"))
+    if is_usual_split(canonical_split(part)) and not part.isdecimal():
+        return canonical_split(part)
+    match = re.search(r"[^a-z](trainval|train|val|test|valid|validation|training|testing)$", part)
     return canonical_split(match[1]) if match else ""
 
 

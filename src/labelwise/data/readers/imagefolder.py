@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.readers.base import Format, ReaderOptions, is_image, read_lines, unique_names
+from labelwise.data.readers.base import Format, ReaderOptions, is_image, read_lines, unique_names, walk
 from labelwise.data.table import LabelTable, canonical_split
 from labelwise.errors import LabelwiseError
 
@@ -48,17 +48,30 @@ def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[s
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(
+        entry
+        for entry in root.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__MACOSX"  # what its zip files hold
+    )
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
     """Split -> folder, if all folders are named like splits and hold folders themselves."""
-    folders = {canonical_split(folder.name): folder for folder in _folders(path)}
+    folders: dict[str, Path] = {}
+    for folder in _folders(path):
+        other = folders.setdefault(canonical_split(folder.name), folder)
+        if other != folder and canonical_split(folder.name) in _SPLITS:
+            raise LabelwiseError(f"{other} and {folder} are the same split; move one of them away, or join them")
     if not folders or not set(folders) <= _SPLITS:
+        # A class may be called "train", but then it holds photos, and not folders of photos.
+        nested = [name for name in _SPLITS & set(folders) if any(map(_holds_photos, _folders(folders[name])))]
+        if nested:
+            odd = ", ".join(sorted(folder.name for name, folder in folders.items() if name not in _SPLITS))
+            raise LabelwiseError(f"{path} holds splits, {nested[0]} for one, and beside them {odd}; move that away")
         return {}
     for split, folder in folders.items():
         # ImageNet's validation photos come loose; as a class named "val" they would be silently wrong.
-        if not _folders(folder) and next(_images_below(folder), None):
+        if not _folders(folder) and _holds_photos(folder):
             raise LabelwiseError(
                 f"the photos in {folder} are not in folders named after their class; move them into such folders, "
                 f"or move {folder.name} away to go on without {split}"
@@ -66,10 +79,13 @@ def _split_folders(path: Path) -> dict[str, Path]:
     return {split: folders[split] for split in ("train", "val", "test") if split in folders}
 
 
+def _holds_photos(folder: Path) -> bool:
+    return next(_images_below(folder), None) is not None
+
+
 def _images_below(folder: Path) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders.sort()
-        yield from (os.path.join(parent, name) for name in sorted(files) if is_image(name))
+    for parent, names in walk(folder):
+        yield from (os.path.join(parent, name) for name in names if is_image(name))
 
 
 def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str, ...]:
@@ -79,7 +95,10 @@ def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str,
     if file is None:
         return tuple(classes)
     if file.suffix == ".json":
-        name_of = {synset: name.replace("_", " ") for synset, name in json.loads(file.read_text("utf-8")).values()}
+        try:
+            name_of = {synset: name.replace("_", " ") for synset, name in json.loads(file.read_text("utf-8")).values()}
+        except (ValueError, AttributeError, TypeError):
+            raise LabelwiseError(f'{file} is not like {{"0": ["n01440764", "tench"], ...}}') from None
     else:  # n01440764 tench, Tinca tinca
         pairs = (line.partition(" ") for line in read_lines(file))
         name_of = {synset: words.split(",")[0].strip() for synset, _, words in pairs}

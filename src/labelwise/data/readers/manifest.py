@@ -71,9 +71,13 @@ def read_manifest(
             raise LabelwiseError(
                 f"{path}: unknown_column= needs a label column; in a column per label leave cells empty"
             )
+        for name in options.ignore_columns:
+            if name not in records.columns:
+                raise unknown_name(f"column of {path}", name, records.columns)
         used = {image_column, split_column, *options.ignore_columns}
         columns = options.label_columns or [name for name in records.columns if name not in used]
-        names, entries = entries_of_columns(records, columns)
+        # Where rows are merged, a 0 that is written down counts for more than an unknown.
+        names, entries = entries_of_columns(records, columns, keep_absent=options.duplicates == "merge")
 
     images = [
         image_path(cell, os.path.dirname(path), options.root, records.at(row))
@@ -99,7 +103,7 @@ def read_manifest(
 # ---- columns
 
 
-def _plain(name: str) -> str:
+def plain_column(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
@@ -108,7 +112,7 @@ def _optional_column(records: Records, what: str, given: str | None, usual: Sequ
         if given not in records.columns:
             raise unknown_name(f"{what} column of {records.file}", given, records.columns)
         return given
-    found = {_plain(name): name for name in records.columns}
+    found = {plain_column(name): name for name in records.columns}
     return next((found[name] for name in usual if name in found), None)
 
 

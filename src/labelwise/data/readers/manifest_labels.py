@@ -60,6 +60,9 @@ def names_in(cell: Any, separator: str | None) -> list[str]:
         parts = _list_in_text(cell) if _is_bracketed(cell) else [cell] if separator == "" else cell.split(separator)
     else:
         parts = list(cell) if isinstance(cell, Sequence) else [cell]
+    nested = next((part for part in parts if isinstance(part, dict | list)), None)
+    if nested is not None:
+        raise LabelwiseError(f"labels are a list of names, not {nested!r}")
     names = (str(part).strip() for part in parts if part is not None)
     return [name for name in names if name]
 
@@ -92,8 +95,17 @@ def entries_of_names(
     cells = records.column(label_column)
     unknown_cells = records.column(unknown_column) if unknown_column else [None] * len(cells)
     found_separator = separator_of([*cells, *unknown_cells], separator)
-    present = [names_in(cell, found_separator) for cell in cells]
-    unknown = [names_in(cell, found_separator) for cell in unknown_cells]
+
+    def names_of(column: list[Any]) -> list[list[str]]:
+        found = []
+        for row, cell in enumerate(column):
+            try:
+                found.append(names_in(cell, found_separator))
+            except LabelwiseError as error:
+                raise LabelwiseError(f"{records.at(row)}: {error}") from None
+        return found
+
+    present, unknown = names_of(cells), names_of(unknown_cells)
     names = list(labels) if labels is not None else sorted({name for row in (*present, *unknown) for name in row})
     column_of = {name: column for column, name in enumerate(names)}
     entries: Entries = []
@@ -106,7 +118,9 @@ def entries_of_names(
     return names, entries
 
 
-def entries_of_columns(records: Records, columns: Sequence[str]) -> tuple[list[str], Entries]:
+def entries_of_columns(
+    records: Records, columns: Sequence[str], *, keep_absent: bool = False
+) -> tuple[list[str], Entries]:
     """One column per label: 1 present, 0 absent, -1 or blank unknown. The order is that of the columns."""
     if not columns:
         raise LabelwiseError(
@@ -124,6 +138,6 @@ def entries_of_columns(records: Records, columns: Sequence[str]) -> tuple[list[s
                     f"{records.at(row)}: column {name!r} holds {cell!r}, but a column per label holds 1, 0, -1 or "
                     f"nothing. If it is no label, add ignore_columns={name}; if it lists names, label_column={name}"
                 )
-            if value != ABSENT:
+            if value != ABSENT or keep_absent:
                 entries[row][number] = value
     return list(columns), entries

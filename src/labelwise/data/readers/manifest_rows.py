@@ -14,6 +14,10 @@ from labelwise.errors import LabelwiseError, unknown_name
 _USUAL_SPLIT = re.compile(r"|(train|val|test)([-_ ]?\d+|[-_]\w+)?|trainval|(fold|split)?[-_ ]?\d+")
 
 
+def is_usual_split(name: str) -> bool:
+    return _USUAL_SPLIT.fullmatch(name) is not None
+
+
 def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     """The split a cell names; a name that is neither usual nor `allowed` is a mistake.
 
@@ -23,7 +27,7 @@ def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     name = canonical_split("" if cell is None else str(cell))
     if allowed is not None and name not in {canonical_split(split) for split in allowed}:
         raise LabelwiseError(f"{where}: {unknown_name('split', name, allowed)}")
-    if allowed is None and not _USUAL_SPLIT.fullmatch(name):
+    if allowed is None and not is_usual_split(name):
         problem = unknown_name("split", name, ("train", "val", "test"))
         raise LabelwiseError(f"{where}: {problem}. If it is meant, add splits=train,val,{name}")
     return name
@@ -63,7 +67,7 @@ def without_repeats(
     """The rows to keep: the first of each image. Labels of later rows are joined into it if `duplicates` is merge."""
     first_row: dict[str, int] = {}
     for row, image in enumerate(images):
-        first = first_row.setdefault(image, row)
+        first = first_row.setdefault(os.path.normpath(image), row)
         if first == row:
             continue
         problem = f"{file} row {lines[row]}: image {image!r}"

@@ -45,7 +45,10 @@ def _from_csv(path: Path, options: NusWideOptions) -> LabelTable:
     assert files is not None
     columns = manifest.ManifestOptions(root=options.images_folder or str(path), duplicates="merge")
     table = manifest.read_manifest(files[0], columns, None)  # labels sorted: the order of their wordvec_array.pth
-    classes = json.loads(files[1].read_text("utf-8"))
+    try:
+        classes = json.loads(files[1].read_text("utf-8"))
+    except ValueError as error:
+        raise LabelwiseError(f"{files[1]} is not readable JSON: {error}") from None
     if not isinstance(classes, dict) or "test class" not in classes:
         raise LabelwiseError(f"{files[1]}: expected the keys 'train class' and 'test class'")
     unseen = set(classes["test class"])

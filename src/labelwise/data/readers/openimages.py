@@ -124,8 +124,8 @@ def _read_split(
                 continue  # not among the wanted classes
             try:
                 rank = _rank(float(confidence), is_machine, threshold)
-                image_id = int(image, 16)
-            except ValueError as error:
+                image_id = array("Q", [int(image, 16)])[0]
+            except (ValueError, OverflowError) as error:
                 raise LabelwiseError(f"{file} line {number}: {error}") from None
             if rank is not None:
                 image_ids.append(image_id)

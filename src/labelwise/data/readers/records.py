@@ -78,6 +78,7 @@ def _csv(path: Path, text: str, delimiter: str | None) -> Records:
     delimiter = delimiter or sniff_delimiter(first)
     if len(delimiter) != 1:
         raise LabelwiseError(f"delimiter={delimiter!r}: give one character, or comma, semicolon or tab")
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may name thousands of labels
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[tuple[Any, ...]] = []
     lines: list[int] = []

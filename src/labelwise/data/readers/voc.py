@@ -114,16 +114,25 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
     value_of = {"1": PRESENT, "0": difficult, "-1": ABSENT}
     targets = np.full((len(row_of), len(labels)), UNKNOWN, np.int8)  # [M, N]
     for (label, split), file in files.items():
-        if split not in split_of.values():
-            continue  # trainval repeats train and val
+        if split == "trainval" and {(label, "train"), (label, "val")} <= files.keys():
+            continue  # which it repeats
         column = labels.index(label)
         for number, line in enumerate(read_lines(file), 1):
             image, value = (*line.split(), "", "")[:2]
+            if image not in row_of and split not in split_of.values():
+                continue  # of a split whose images are not listed
             if image not in row_of or value not in value_of:
                 raise LabelwiseError(
                     f"{file} line {number}: expected an image of {split}.txt and 1, 0 or -1, not {line!r}"
                 )
             targets[row_of[image], column] = value_of[value]
+    splits = np.array(list(split_of.values()))
+    for split in dict.fromkeys(split_of.values()):
+        if split != "test" and (targets[splits == split] == UNKNOWN).all():  # VOC 2012 keeps those of test secret
+            raise LabelwiseError(
+                f"no per-label list in {lists} says what is in the images of {split}.txt; add lists like "
+                f"cat_{split}.txt, or read the XML with annotations=xml"
+            )
     return labels, targets
 
 
@@ -154,10 +163,13 @@ def _objects(file: Path) -> list[tuple[str, bool]]:
         raise LabelwiseError(f"the annotation {file} is missing") from None
     except ElementTree.ParseError as error:
         raise LabelwiseError(f"{file} is not readable XML: {error}") from None
-    return [
+    objects = [
         ((item.findtext("name") or "").strip(), (item.findtext("difficult") or "0").strip() == "1")
         for item in root.findall("object")
     ]
+    if any(not name for name, _ in objects):
+        raise LabelwiseError(f"{file}: an object has no name; correct the annotation")
+    return objects
 
 
 def _recognise(path: Path) -> bool:
