@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -20,6 +20,14 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
     near = get_close_matches(name, choices, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return LabelwiseError(f"unknown {kind} {name!r}; {guess}({', '.join(choices)})")
+
+
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    """
+    >>> shortened(["a", "b"]), shortened(list("abcdefg"))
+    ('a, b', 'a, b, c, d, e, …')
+    """
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from labelwise.cli.say import say
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, shortened
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
@@ -166,7 +166,7 @@ def _fit(
     fit = fit_config(network.config, seen.logits, targets, thresholds=thresholds, temperature=temperature)
     network.config = fit.config
     if fit.fallback_labels:
-        _warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {_few(fit.fallback_labels)}")
+        _warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {shortened(fit.fallback_labels)}")
     return {
         "thresholds": thresholds,
         "temperature": temperature,
@@ -217,10 +217,6 @@ def _show(result: dict[str, Any]) -> None:
         Console(highlight=False).print(table)
     for note in notes(result):
         say(note)
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _warn(text: str) -> None:

@@ -18,7 +18,7 @@ from labelwise.data.manifest_writer import MANIFEST_KINDS, lost_labels, row_name
 from labelwise.data.readers.base import is_image
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
-from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.errors import LabelwiseError, shortened, unknown_name
 
 TARGETS = (*MANIFEST_KINDS, "coco", "imagefolder", "webdataset")
 SHARD_IMAGES = 1000
@@ -60,8 +60,7 @@ def convert(
 
 def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
     lost = lost_labels(table)
-    shown = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
-    return [f"{len(lost)} labels that no image has are gone ({shown}){fix}"] if lost else []
+    return [f"{len(lost)} labels that no image has are gone ({shortened(lost)}){fix}"] if lost else []
 
 
 def _without_unknown(table: LabelTable, to: str, unknown: Literal["error", "absent"]) -> LabelTable:

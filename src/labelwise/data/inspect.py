@@ -14,6 +14,7 @@ import numpy as np
 from labelwise.data.duplicates import Track, duplicate_groups, quietly
 from labelwise.data.images import BadImage, BadImageError, load_image
 from labelwise.data.table import PRESENT, LabelTable
+from labelwise.errors import shortened
 
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
 _PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square
@@ -129,17 +130,17 @@ def problems(report: Report) -> list[str]:
     empty = [count.label for count in report.labels if not count.present]
     if empty:
         found.append(
-            f"{len(empty)} labels have no image ({_some(empty)}). Remove them: they cannot be learned or measured."
+            f"{len(empty)} labels have no image ({shortened(empty)}). Remove them: they cannot be learned or measured."
         )
     few = [count.label for count in report.labels if 0 < count.present < FEW]
     if few:
         found.append(
-            f"{len(few)} labels have fewer than {FEW} images ({_some(few)}). Collect more, merge or drop them."
+            f"{len(few)} labels have fewer than {FEW} images ({shortened(few)}). Collect more, merge or drop them."
         )
     for split in (name for name in report.splits if name):
         missing = [count.label for count in report.labels if count.present and not count.per_split[split]]
         if missing:
-            found.append(f"{len(missing)} labels have no image in the split {split!r} ({_some(missing)}).")
+            found.append(f"{len(missing)} labels have no image in the split {split!r} ({shortened(missing)}).")
     bare = report.images_by_label_count.get(0, 0)
     if bare:
         found.append(
@@ -148,10 +149,6 @@ def problems(report: Report) -> list[str]:
     if not any(report.splits):
         found.append("There are no splits. Make them with: labelwise data split")
     return found
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 # ---- co-occurrence

@@ -18,6 +18,7 @@ from labelwise.evaluation.labels import labels_not_in, match_labels
 from labelwise.export.model import ExportedModel
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.inputs import Bytes
+from labelwise.metrics.summary import percent
 from labelwise.model import LabelModel
 from labelwise.model_config import ModelConfig
 
@@ -52,7 +53,7 @@ class Evaluation:
             "confidence": {"level": 100 * LEVEL, "samples": self.samples, **confidence},
             "temperature": self.config.temperature,
             "offset": self.config.offset,
-            "ece": {"before": _percent(self.ece_before), "after": _percent(self.ece_after)},
+            "ece": {"before": percent(self.ece_before), "after": percent(self.ece_after)},
             "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_not_in_data": list(self.labels_not_in_data),
             "labels_ignored": list(self.labels_ignored),
@@ -142,7 +143,3 @@ def _calibration_error(config: ModelConfig, probabilities: Doubles, targets: Byt
     right = np.take_along_axis(targets, best, axis=1)
     right[~(targets == 1).any(axis=1)] = -1  # nobody knows
     return expected_calibration_error(np.take_along_axis(probabilities, best, axis=1), right)
-
-
-def _percent(fraction: float) -> float | None:
-    return None if math.isnan(fraction) else 100 * fraction

@@ -22,6 +22,7 @@ from labelwise.heads.query_head import QueryHead
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.inputs import Bytes, Floats
 from labelwise.metrics.precision_recall import f1
+from labelwise.metrics.summary import percent
 from labelwise.model import LabelModel
 from labelwise.model_config import ModelConfig
 
@@ -55,9 +56,9 @@ class LabelSetScores:
         every = self.scores.as_dict()
         return {
             **{name: every[name] for name in METRICS},
-            "chance": {name: _percent(value) for name, value in self.chance.items()},
+            "chance": {name: percent(value) for name, value in self.chance.items()},
             "confidence": {
-                name: [_percent(interval.low), _percent(interval.high)] for name, interval in self.confidence.items()
+                name: [percent(interval.low), percent(interval.high)] for name, interval in self.confidence.items()
             },
             "labels": self.scores.labels,
             "labels_without_positives": self.scores.labels_without_positives,
@@ -193,7 +194,3 @@ def chance(targets: Bytes) -> dict[str, float]:
 def _values(model: LabelModel, logits: NDArray[np.float32]) -> Floats:
     """What labels and images are ranked by: logits, whose sigmoids may round to ties, or one softmax an image."""
     return logits if model.config.task == "multi-label" else scores_of(model.config, logits)
-
-
-def _percent(fraction: float) -> float | None:
-    return None if math.isnan(fraction) else 100 * fraction

@@ -70,10 +70,10 @@ class MultiLabelScores:
         >>> {key: value for key, value in result.as_dict().items() if key in ("mAP", "CF1", "labels_never_predicted")}
         {'mAP': 100.0, 'CF1': 75.0, 'labels_never_predicted': 0}
         """
-        result: dict[str, Any] = {"mAP": _percent(self.mAP), "ap_method": self.method}
+        result: dict[str, Any] = {"mAP": percent(self.mAP), "ap_method": self.method}
         result |= _six(self.at_thresholds, "")
         for k, scores in self.at_top_k.items():
-            result |= _six(scores, f"_top{k}") | {f"accuracy_top{k}": _percent(self.accuracy_at_top_k[k])}
+            result |= _six(scores, f"_top{k}") | {f"accuracy_top{k}": percent(self.accuracy_at_top_k[k])}
         return result | {
             "images": self.images,
             "labels": self.labels,
@@ -96,10 +96,10 @@ class MultiLabelScores:
             rows.append(
                 {
                     "label": names[label] if names is not None else label,
-                    "AP": _percent(float(self.average_precision[label])),
-                    "precision": _percent(precision),
-                    "recall": _percent(recall),
-                    "F1": _percent(f1(precision, recall)),
+                    "AP": percent(float(self.average_precision[label])),
+                    "precision": percent(precision),
+                    "recall": percent(recall),
+                    "F1": percent(f1(precision, recall)),
                     "positives": positives,
                     "predicted": predicted,
                     "known": int(self.tally.known[label]),
@@ -133,8 +133,9 @@ def read_top_ks(top_k: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _six(scores: PrecisionRecall, suffix: str) -> dict[str, float | None]:
-    return {f"{name}{suffix}": _percent(getattr(scores, name)) for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")}
+    return {f"{name}{suffix}": percent(getattr(scores, name)) for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")}
 
 
-def _percent(fraction: float) -> float | None:
+def percent(fraction: float) -> float | None:
+    """For JSON, which knows no NaN."""
     return None if math.isnan(fraction) else 100 * fraction
