@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     manifest = arguments.out / "photos.csv"
     source = {"data.source": str(manifest if manifest.exists() else write_crops(arguments.data, arguments.out))}
     study = yaml.safe_load(ROWS.read_text(encoding="utf-8"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+_NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
+
 
 class LabelwiseError(Exception):
     """A mistake the user can fix, told in one line that names the fix. The command line prints it and exits 2."""
@@ -37,7 +39,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     (True, False)
     """
     if isinstance(error, RuntimeError):
-        return any(word in str(error) for word in ("memory", "bad_alloc", "allocate", "ALLOC_FAILED"))
+        return any(words in str(error) for words in _NO_MEMORY)
     return isinstance(error, MemoryError)
 
 

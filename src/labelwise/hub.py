@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -41,8 +42,10 @@ def prepare(
         if "data" in content.get("results", {}):
             content["results"]["data"] = public_source(content["results"]["data"])
         words = content.get("words")
-        if words and Path(words["source"]).is_absolute():
-            words["source"] = Path(words["source"]).name
+        if words:
+            kind, colon, name = words["source"].rpartition(":")
+            if os.path.isabs(name) or os.path.exists(name):
+                words["source"] = f"{kind}{colon}{os.path.basename(name)}"
         (fresh / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         shutil.copy(run.model / WEIGHTS, fresh / WEIGHTS)
         (fresh / CARD).write_text(card, encoding="utf-8")

@@ -68,6 +68,8 @@ class Prediction:
         `threshold` is one for all labels; `top` alone gives the K best whatever their thresholds, with `threshold` at
         most K of those that reach it.
         """
+        if top is not None and top < 1:
+            raise LabelwiseError(f"the {top} best labels cannot be given; ask for 1 or more")
         if threshold is not None:
             check_threshold(threshold, self._tagger.config.task)
             limit = np.float32(threshold)

@@ -129,6 +129,8 @@ def test_what_is_not_there_in_a_list_is_a_row(images: list[str], tmp_path: Path)
     ]  # fmt: skip
     with pytest.raises(LabelwiseError, match="no such file"):
         find_parts([str(tmp_path / "gone.jpg")])
+    pattern = f"{Path(images[0]).parent}/*.jpg"
+    assert names_of(find_parts([], listed=[pattern, str(tmp_path / "IMG_0001")])) == [*images, f"{tmp_path}/IMG_0001"]
 
 
 def test_addresses(images: list[str], tmp_path: Path) -> None:

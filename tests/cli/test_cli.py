@@ -52,6 +52,18 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(arguments: list[str], messag
     assert message in done.stderr
 
 
+def test_an_error_that_mentions_memory_is_not_a_lack_of_it() -> None:
+    from labelwise.errors import is_out_of_memory
+
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(MemoryError())
+    for text in ("CUDA error: an illegal memory access was encountered", "Pin memory thread exited unexpectedly"):
+        assert not is_out_of_memory(RuntimeError(text))
+
+
 def test_complexity_as_table_and_json() -> None:
     arguments = ["complexity", "--head", "hsq", "--backbone", "resnet10t", "--size", "64", "--labels", "5"]
     done = labelwise(*arguments)

@@ -220,6 +220,9 @@ def test_options_of_a_stream_are_checked(tmp_path: Path) -> None:
     assert stream.labels == ("cat", "dog")
     with pytest.raises(LabelwiseError, match=r"a\.tar: the \.json of sample '1': labels are names, or numbers from 0"):
         list(stream)
+    write_tar(tmp_path / "b.tar", {"1.png": jpeg(1), "1.json": '["cat", null]'})
+    with pytest.raises(LabelwiseError, match="not None"):
+        list(open_stream(tmp_path / "b.tar", to_tensor, labels=LABELS))
 
 
 def test_mistakes_met_by_a_worker_stay_one_line(tmp_path: Path) -> None:
@@ -325,3 +328,11 @@ def test_hugging_face_rows_once_over_ranks_and_real_workers(
         assert len(own) >= 11 // world_size
         numbers += own
     assert sorted(numbers) == list(range(23))
+
+
+def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "plain.tgz", {"1.jpg": jpeg(1), "1.txt": "cat"})
+    (tmp_path / "zipped.tar").write_bytes(gzip.compress(whole.read_bytes()))
+    for name in ("plain.tgz", "zipped.tar"):
+        with open_shard(str(tmp_path / name)) as archive:
+            assert len(list(archive)) == 2

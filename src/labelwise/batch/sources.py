@@ -47,7 +47,12 @@ def find_parts(
 
 
 def _is_picture(name: str) -> bool:
-    return kind_of(name) == "image" and not os.path.isdir(name)
+    """Whether a name of a list means one file, which is taken for a picture even if it is not there."""
+    if os.path.isdir(name) or kind_of(name) in ("shard", "parquet"):
+        return False
+    if "://" in name:
+        return kind_of(name) == "image" and not glob.has_magic(name)
+    return os.path.exists(name) or not (glob.has_magic(name) or "{" in name)
 
 
 def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:

@@ -104,6 +104,7 @@ def split(
     from labelwise.data.manifest_writer import write_manifest
     from labelwise.data.readers.manifest_rows import is_usual_split
     from labelwise.data.split import parse_fractions, split_table
+    from labelwise.data.table import canonical_split
 
     shares = parse_fractions(fractions)
     source = _open(data)
@@ -113,7 +114,9 @@ def split(
         )
     table = split_table(source, shares, seed=seed, force=force, track=_track)
     write_manifest(table, out)
-    notes = [f"too few images: none is in {name!r}" for name in shares if name not in table.split_names]
+    notes = [
+        f"too few images: none is in {name!r}" for name in shares if canonical_split(name) not in table.split_names
+    ]
     if not all(map(is_usual_split, table.split_names)):
         notes.append(f"open it with {out}?splits={','.join(table.split_names)}: not all of these are usual names")
     for note in [*notes, *lost_label_notes(table)]:

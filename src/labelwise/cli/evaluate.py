@@ -93,6 +93,7 @@ def evaluate(
     from labelwise.evaluation import match_labels, predict_logits
     from labelwise.evaluation.thresholds import parse_rule
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
+    from labelwise.export.folder import find_export
     from labelwise.model import LabelModel
     from labelwise.model_folder import find_folder
 
@@ -106,9 +107,9 @@ def evaluate(
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
     named, model = model or "the bundled tagger", model or str(default_model())
-    network = open_network(model, engine)
-    if not isinstance(network, LabelModel) and (save or cache or unseen or views != [1]):
+    if find_export(model) is not None and (save or cache or unseen or views != [1]):
         raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
+    network = open_network(model, engine)
     whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
@@ -118,14 +119,14 @@ def evaluate(
     labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else network.labels
     match_labels(table, labels, ignore_extra=ignore_extra_labels)
     inference = Inference(
-        network,
-        engine,
-        batch_size,
-        workers,
-        on_bad_image,
-        flip,
-        views,
-        cache,
+        network=network,
+        engine=engine,
+        batch_size=batch_size,
+        workers=workers,
+        on_bad_image=on_bad_image,
+        flip=flip,
+        scales=views,
+        cache=cache,
         as_it_is=not hidden,
         images=len(table),
     )

@@ -27,7 +27,7 @@ def open_network(model: str, engine: EngineName) -> LabelModel | ExportedModel:
     return load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Inference:
     network: LabelModel | ExportedModel
     engine: EngineName

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,16 @@ def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
 
 def relative_place(image: str, folder: Path) -> str:
     """An image's path as a file in `folder` gives it. Behind a link, `..` leads to where the linked folder is."""
-    real = os.path.realpath(folder)
-    if real != os.path.abspath(folder):
+    real, is_linked = _real_folder(folder)
+    if is_linked:
         image = os.path.join(os.path.realpath(os.path.dirname(image)), os.path.basename(image))
     return os.path.relpath(image, real)
+
+
+@lru_cache(maxsize=8)
+def _real_folder(folder: Path) -> tuple[str, bool]:
+    real = os.path.realpath(folder)
+    return real, real != os.path.abspath(folder)
 
 
 def _place(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:

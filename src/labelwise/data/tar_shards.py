@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import product
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -24,7 +25,7 @@ from labelwise.data.readers.base import is_image, read_lines
 from labelwise.data.readers.manifest import LABEL_COLUMNS, UNKNOWN_COLUMNS
 from labelwise.errors import LabelwiseError
 
-_ZIPPED = (".tar.gz", ".tgz")
+_GZIP = b"\x1f\x8b"  # how its files begin
 _CHUNK = 1 << 20
 
 
@@ -132,10 +133,12 @@ def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
     """A shard's files, all of them to be read, in their order; one that is damaged raises, at the latest at its end."""
     import fsspec  # comes with torch
 
-    zipped = "gzip" if shard.lower().endswith(_ZIPPED) else None
     try:
         with (
-            fsspec.open(shard, "rb", compression=zipped) as stream,
+            fsspec.open(shard, "rb") as file,
+            BufferedReader(file) as buffered,
+            # tarfile could unzip, too, but without looking at the checksum.
+            gzip.open(buffered) if buffered.peek(2)[:2] == _GZIP else buffered as stream,
             tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictHeader) as archive,
         ):
             yield archive
@@ -212,7 +215,7 @@ def as_list(value: Any) -> list[str | int]:
     if value is None:
         return []
     labels = list(value) if isinstance(value, list | tuple) else [value]
-    odd = next((label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)), None)
-    if odd is not None:
-        raise LabelwiseError(f"labels are names, or numbers from 0, not {odd!r}")
+    odd = [label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)]
+    if odd:
+        raise LabelwiseError(f"labels are names, or numbers from 0, not {odd[0]!r}")
     return labels

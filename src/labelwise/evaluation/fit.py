@@ -69,9 +69,8 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     >>> logit_thresholds(config).round(4).tolist()
     [0.0, 2.1972]
     """
-    t = np.clip(
-        np.array(config.limits), np.finfo(np.float64).tiny, 1 - 2**-53
-    )  # 0 lets everything pass, 1 what rounds to 1
+    # 0 lets everything pass, 1 what rounds to 1.
+    t = np.clip(np.array(config.limits), np.finfo(np.float64).tiny, 1 - 2**-53)
     cuts: Doubles = config.temperature * (np.log(t) - np.log1p(-t)) + config.offset
     return cuts
 

@@ -60,6 +60,7 @@ def _draw(use: ExpertUse, path: Path) -> None:
     import numpy as np
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     size = (max(5.0, 0.28 * len(use.experts)) + 2, (1.6 + 0.22 * (len(use.names) + 1)) * use.layers)
     figure = Figure(figsize=size, layout="constrained")
@@ -71,5 +72,6 @@ def _draw(use: ExpertUse, path: Path) -> None:
         axis.set_xticks(range(len(use.experts)), use.experts, fontsize=7, rotation=90)
         axis.axhline(len(use.names) - 0.5, color="white", linewidth=2)
         axis.set_title(f"expert layer {layer + 1}", fontsize=10)
-        figure.colorbar(picture, ax=axis, label="gate weight")
+        bar = figure.colorbar(picture, ax=axis, label="gate weight", format="%g")  # its own would be mathematics
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=130)

@@ -106,7 +106,7 @@ class _Collector:
     def _begin(self) -> None:
         self._parts += 1
         if self._parts > self.max_files + _OTHER_PARTS:
-            raise self._too_many()
+            raise Problem(413, f"the form has more than {self.max_files + _OTHER_PARTS} parts; send fewer")
         self._disposition, self._pieces = b"", []
 
     def _grow(self, part: int, piece: bytes) -> None:
@@ -123,13 +123,10 @@ class _Collector:
         if options.get(b"name") != FIELD.encode():
             return
         if len(self.uploads) == self.max_files:
-            raise self._too_many()
+            raise Problem(413, f"the request has more than {self.max_files} pictures; send them in several requests")
         file_name = options.get(b"filename")
         name = None if file_name is None else file_name.decode("utf-8", "replace")
         self.uploads.append(Upload(name, b"".join(self._pieces)))
-
-    def _too_many(self) -> Problem:
-        return Problem(413, f"the request has more than {self.max_files} pictures; send them in several requests")
 
 
 def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Upload]:

@@ -119,6 +119,8 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
     def reply(job: Job, values: Floats) -> Reply:
         try:
             return Reply(job.number, 200, predicted(tagger, values, job.options))
+        except LabelwiseError as error:
+            return Reply(job.number, 422, str(error).encode())
         except Exception as error:  # one picture's options must not cost the others of its batch their answers
             return Reply(job.number, 503, f"the answer failed ({type(error).__name__}: {error})".encode())
 

@@ -20,8 +20,8 @@ from labelwise.errors import LabelwiseError, unknown_name
 # What entries must have, and of which type. Ids are numbers, or texts in files that were not made by COCO.
 _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
     "images": {"id": (int, str), "file_name": (str,)},
-    "categories": {"id": (int,), "name": (str,)},
-    "annotations": {"image_id": (int, str), "category_id": (int,)},
+    "categories": {"id": (int, str), "name": (str,)},
+    "annotations": {"image_id": (int, str), "category_id": (int, str)},
 }
 _VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 
@@ -37,13 +37,14 @@ class CocoOptions(ReaderOptions):
 
 def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) -> LabelTable:
     files = [path] if path.is_file() else _files_of_year(path, options.year)
-    categories: dict[int, str] = {}
+    categories: dict[int | str, str] = {}
     images: list[str] = []
     splits: list[str] = []
     targets: list[npt.NDArray[np.int8]] = []
     for file in files:
         content = _load(file)
-        found = {entry["id"]: entry["name"] for entry in sorted(content["categories"], key=lambda entry: entry["id"])}
+        in_order = sorted(content["categories"], key=lambda entry: (isinstance(entry["id"], str), entry["id"]))
+        found = {entry["id"]: entry["name"] for entry in in_order}
         if len(set(found.values())) < len(content["categories"]):
             raise LabelwiseError(f"{file} lists a category twice; their ids and names must be unique")
         if categories and found != categories:
@@ -91,7 +92,7 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _values(
-    file: Path, content: dict[str, Any], category_ids: list[int], options: CocoOptions
+    file: Path, content: dict[str, Any], category_ids: list[int | str], options: CocoOptions
 ) -> tuple[list[str], npt.NDArray[np.int8]]:
     """File names and values [M, N], in the file's image order and the categories' id order."""
     row_of = {image["id"]: row for row, image in enumerate(content["images"])}
@@ -134,11 +135,14 @@ def split_of_file(file: Path) -> str:
 
     >>> [split_of_file(Path(f"{name}.json")) for name in ("instances_val2017", "instances_test2", "my-train", "latest")]
     ['val', 'test2', 'train', '']
+    >>> split_of_file(Path("train_annotations.json"))
+    ''
     """
-    part = re.sub(r"(?<=[a-z])\d{4}$", "", file.stem.lower().removeprefix("instances_"))
-    if is_usual_split(canonical_split(part)) and not part.isdecimal():
+    stem = re.sub(r"(?<=[a-z])\d{4}$", "", file.stem.lower())
+    part = stem.removeprefix("instances_")
+    if part != stem and is_usual_split(canonical_split(part)) and not part.isdecimal():
         return canonical_split(part)
-    match = re.search(r"[^a-z](trainval|train|val|test|valid|validation|training|testing)$", part)
+    match = re.search(r"(?:^|[^a-z])(trainval|train|val|test|valid|validation|training|testing)$", stem)
     return canonical_split(match[1]) if match else ""
 
 

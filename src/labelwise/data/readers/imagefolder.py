@@ -64,10 +64,12 @@ def _split_folders(path: Path) -> dict[str, Path]:
             raise LabelwiseError(f"{other} and {folder} are the same split; move one of them away, or join them")
     if not folders or not set(folders) <= _SPLITS:
         # A class may be called "train", but then it holds photos, and not folders of photos.
-        nested = [name for name in _SPLITS & set(folders) if any(map(_holds_photos, _folders(folders[name])))]
-        if nested:
-            odd = ", ".join(sorted(folder.name for name, folder in folders.items() if name not in _SPLITS))
-            raise LabelwiseError(f"{path} holds splits, {nested[0]} for one, and beside them {odd}; move that away")
+        splits = [folder for name, folder in folders.items() if name in _SPLITS]
+        if any(_holds_photos(inner) for folder in splits for inner in _folders(folder)):
+            odd = ", ".join(folder.name for name, folder in folders.items() if name not in _SPLITS)
+            raise LabelwiseError(
+                f"{path} holds splits, {splits[0].name} for one, and beside them {odd}; move that away"
+            )
         return {}
     for split, folder in folders.items():
         # ImageNet's validation photos come loose; as a class named "val" they would be silently wrong.

@@ -16,7 +16,7 @@ from labelwise.data.readers.base import Format, Names, ReaderOptions
 from labelwise.data.readers.manifest_labels import entries_of_columns, entries_of_names
 from labelwise.data.readers.manifest_rows import image_path, split_of, without_repeats
 from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, read_records
-from labelwise.data.table import LabelTable
+from labelwise.data.table import ABSENT, LabelTable
 from labelwise.errors import LabelwiseError, unknown_name
 
 # Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.
@@ -89,6 +89,8 @@ def read_manifest(
             split_of(cell, options.splits, records.at(row)) for row, cell in enumerate(records.column(split_column))
         ]
     kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
+    for row in kept:  # what is absent need not be listed any more
+        entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
     return LabelTable(
         tuple(names),
         [images[row] for row in kept],

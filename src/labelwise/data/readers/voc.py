@@ -114,8 +114,9 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
     value_of = {"1": PRESENT, "0": difficult, "-1": ABSENT}
     targets = np.full((len(row_of), len(labels)), UNKNOWN, np.int8)  # [M, N]
     for (label, split), file in files.items():
-        if split == "trainval" and {(label, "train"), (label, "val")} <= files.keys():
-            continue  # which it repeats
+        repeats = split == "trainval" and {(label, "train"), (label, "val")} <= files.keys()
+        if repeats and "trainval" not in split_of.values():
+            continue
         column = labels.index(label)
         for number, line in enumerate(read_lines(file), 1):
             image, value = (*line.split(), "", "")[:2]
@@ -130,8 +131,8 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
     for split in dict.fromkeys(split_of.values()):
         if split != "test" and (targets[splits == split] == UNKNOWN).all():  # VOC 2012 keeps those of test secret
             raise LabelwiseError(
-                f"no per-label list in {lists} says what is in the images of {split}.txt; add lists like "
-                f"cat_{split}.txt, or read the XML with annotations=xml"
+                f"no per-label list in {lists} says what is in the images of {split or 'trainval'}.txt; add "
+                f"lists like cat_{split or 'trainval'}.txt, or read the XML with annotations=xml"
             )
     return labels, targets
 
