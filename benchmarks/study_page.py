@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -54,17 +54,36 @@ def grid_table(result: dict[str, Any]) -> str:
     for shared in (0, 1, 4, 16, 32):
         rows = [found.get(f"hsq-s{shared}-t{n}") for n in own]
         lines.append(f"| {shared} | {' | '.join(with_spread(row, 'mAP') if row else 'none' for row in rows)} |")
-    return "\n".join(lines)
+    scores = {n: [run["mAP"] for run in result["runs"] if own_experts(run["row"]) == n] for n in own}
+    lines.append(f"| all | {' | '.join(mean_of_runs(scores[n]) for n in own)} |")
+    with_own = scores[1] + scores[2]
+    every = scores[0] + with_own
+    return "\n".join([*lines, "", f"With one or two own: {mean_of_runs(with_own)}. All: {mean_of_runs(every)}."])
+
+
+def own_experts(row: str) -> int | None:
+    """n_t of a row of the grid."""
+    match = re.fullmatch(r"hsq-s\d+-t(\d)", "hsq-s16-t1" if row == "hsq" else row)
+    return int(match[1]) if match else None
+
+
+def mean_of_runs(scores: list[float]) -> str:
+    return f"{mean(scores):.2f} ± {stdev(scores):.2f} ({len(scores)} runs)"
 
 
 def label_table(result: dict[str, Any]) -> str:
     """AP of each label, mean over the seeds; the best head of each label in bold."""
     labels = list(result["runs"][0]["AP"])
     lines = ["| label | " + " | ".join(HEADS_BY_LABEL) + " |", "|---" * (1 + len(HEADS_BY_LABEL)) + "|"]
+    above = dict.fromkeys(HEADS_BY_LABEL, 0)  # labels in which the first head has more than this one
     for label in labels:
         means = [mean(run["AP"][label] for run in result["runs"] if run["row"] == head) for head in HEADS_BY_LABEL]
+        for head, value in zip(HEADS_BY_LABEL, means, strict=True):
+            above[head] += means[0] > value
         cells = [f"**{value:.1f}**" if value == max(means) else f"{value:.1f}" for value in means]
         lines.append(f"| {label} | {' | '.join(cells)} |")
+    counts = [str(above[head]) for head in HEADS_BY_LABEL[1:]]
+    lines.append(f"| labels in which {HEADS_BY_LABEL[0]} is above | | {' | '.join(counts)} |")
     return "\n".join(lines)
 
 

@@ -211,7 +211,7 @@ def test_options_of_a_stream_are_checked(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.png": jpeg(1), "1.json": "[1.5]"})
     for options, message in (
         ({"on_bad_image": "skipp"}, "did you mean 'skip'"),
-        ({"labels": ["dog", "dog"]}, "a label is listed twice"),
+        ({"labels": ["dog", "dog"]}, "label 'dog' is listed twice"),
         ({"shuffle": -1}, "shuffle"),
     ):
         with pytest.raises(LabelwiseError, match=message):

@@ -93,7 +93,6 @@ def evaluate(
     from labelwise.evaluation import match_labels, predict_logits
     from labelwise.evaluation.thresholds import parse_rule
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
-    from labelwise.export.folder import find_export
     from labelwise.model import LabelModel
     from labelwise.model_folder import find_folder
 
@@ -107,9 +106,7 @@ def evaluate(
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
     named, model = model or "the bundled tagger", model or str(default_model())
-    if find_export(model) is not None and (save or cache or unseen or views != [1]):
-        raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
-    network = open_network(model, engine)
+    network = open_network(model, engine, itself=save or cache or bool(unseen) or views != [1])
     whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
@@ -192,7 +189,7 @@ def _check_arguments(
         raise LabelwiseError(
             "--save changes a model of yours: name it. The tagger that comes with labelwise stays as it is"
         )
-    if save and model is not None and not Path(model).exists():
+    if save and model and not Path(model).exists():
         raise LabelwiseError(f"--save needs a model on this machine; {model!r} is no folder")
     for name, value, least in (("bootstrap", bootstrap, 0), ("batch-size", batch_size, 1), ("workers", workers, 0)):
         if value < least:

@@ -20,9 +20,12 @@ from labelwise.features import FeatureCache
 from labelwise.model import LabelModel, load_model
 
 
-def open_network(model: str, engine: EngineName) -> LabelModel | ExportedModel:
+def open_network(model: str, engine: EngineName, *, itself: bool) -> LabelModel | ExportedModel:
+    """A model, or if that will do an exported one."""
     exported = find_export(model)
     if exported is not None:
+        if itself:
+            raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
         return ExportedModel(exported, engine)
     return load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -19,7 +19,7 @@ from labelwise.data.hf_stream import HuggingFaceStream
 from labelwise.data.images import BadImageError, OnBadImage, load_image
 from labelwise.data.open import is_streamed, parse_source
 from labelwise.data.readers.base import Names, parse_options
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, repeated_name
 from labelwise.data.tar_shards import RawSample, Reader, TarShards
 from labelwise.errors import LabelwiseError, unknown_name
 
@@ -75,8 +75,8 @@ def open_stream(
         raise LabelwiseError(
             f"{data} does not say which labels there are; add labels=, or labels.txt beside the shards"
         )
-    if len(set(names)) < len(names):
-        raise LabelwiseError(f"a label is listed twice; label names must be unique ({', '.join(names)[:200]})")
+    if (name := repeated_name(names)) is not None:
+        raise LabelwiseError(f"label {name!r} is listed twice; label names must be unique")
     return LabelStream(samples, names, transform, on_bad_image, chosen.shuffle, chosen.seed)
 
 

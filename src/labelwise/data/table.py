@@ -60,7 +60,7 @@ class LabelTable:
         self._check()
 
     def _check(self) -> None:
-        repeated = _repeated(self.labels)
+        repeated = repeated_name(self.labels)
         if repeated is not None:
             where = f"{self.source}: " if self.source else ""
             raise LabelwiseError(f"{where}label {repeated!r} is listed twice; label names must be unique")
@@ -169,7 +169,7 @@ class LabelTable:
 
     def with_labels(self, order: Sequence[str], missing: Literal["error", "unknown", "absent"] = "error") -> Self:
         """Other columns: reordered, fewer, or (unless `missing` is "error") more, filled with the value named."""
-        repeated = _repeated(order)
+        repeated = repeated_name(order)
         if repeated is not None:
             raise LabelwiseError(f"label {repeated!r} is listed twice; label names must be unique")
         place = {name: column for column, name in enumerate(order)}
@@ -318,7 +318,7 @@ class LabelTable:
         )
 
 
-def _repeated(names: Iterable[str]) -> str | None:
+def repeated_name(names: Iterable[str]) -> str | None:
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -89,8 +89,9 @@ def read_manifest(
             split_of(cell, options.splits, records.at(row)) for row, cell in enumerate(records.column(split_column))
         ]
     kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
-    for row in kept:  # what is absent need not be listed any more
-        entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
+    if options.duplicates == "merge":  # what is absent need not be listed any more
+        for row in kept:
+            entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
     return LabelTable(
         tuple(names),
         [images[row] for row in kept],

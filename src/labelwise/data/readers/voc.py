@@ -113,14 +113,15 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
     row_of = {image: row for row, image in enumerate(split_of)}
     value_of = {"1": PRESENT, "0": difficult, "-1": ABSENT}
     targets = np.full((len(row_of), len(labels)), UNKNOWN, np.int8)  # [M, N]
+    listed = set(split_of.values())
     for (label, split), file in files.items():
         repeats = split == "trainval" and {(label, "train"), (label, "val")} <= files.keys()
-        if repeats and "trainval" not in split_of.values():
+        if repeats and "trainval" not in listed:
             continue
         column = labels.index(label)
         for number, line in enumerate(read_lines(file), 1):
             image, value = (*line.split(), "", "")[:2]
-            if image not in row_of and split not in split_of.values():
+            if image not in row_of and split not in listed:
                 continue  # of a split whose images are not listed
             if image not in row_of or value not in value_of:
                 raise LabelwiseError(
@@ -128,8 +129,8 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
                 )
             targets[row_of[image], column] = value_of[value]
     splits = np.array(list(split_of.values()))
-    for split in dict.fromkeys(split_of.values()):
-        if split != "test" and (targets[splits == split] == UNKNOWN).all():  # VOC 2012 keeps those of test secret
+    for split in sorted(listed - {"test"}):  # VOC 2012 keeps the labels of test secret
+        if (targets[splits == split] == UNKNOWN).all():
             raise LabelwiseError(
                 f"no per-label list in {lists} says what is in the images of {split or 'trainval'}.txt; add "
                 f"lists like cat_{split or 'trainval'}.txt, or read the XML with annotations=xml"
