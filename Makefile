@@ -33,7 +33,7 @@ test-slow: $(INSTALLED) ## Also run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow
 
 bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
-	$(BIN)/labelwise bench all --out benchmarks/results
+	$(BIN)/python -m benchmarks.speed all --out benchmarks/results
 	$(BIN)/python benchmarks/metrics.py --json benchmarks/results/metrics.json
 	$(BIN)/python benchmarks/performance_page.py
 

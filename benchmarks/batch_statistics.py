@@ -16,12 +16,12 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from labelwise.backbones.layers import put_channels_last
-from labelwise.data.dataset import ImageDataset, ImageLoader
-from labelwise.data.open import open_data
-from labelwise.data.transforms import eval_transform
+from labelwise.backbones.timm_backbone import put_channels_last
+from labelwise.data.sources import open_data
+from labelwise.loading.augment import eval_transform
+from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.metrics import mean_average_precision
-from labelwise.model import LabelModel, load_model
+from labelwise.model.model import LabelModel, load_model
 
 
 def main() -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 import yaml
 
 from labelwise.bundled import default_model
-from labelwise.card import in_evaluation, model_card
-from labelwise.data.open import open_data
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Predictions, evaluate
-from labelwise.evaluation.fit import fit_config
 from labelwise.evaluation.inference import predict_logits
+from labelwise.evaluation.thresholds import fit_config
 from labelwise.features import FeatureCache
-from labelwise.model import LabelModel, load_model
+from labelwise.model.card import in_evaluation, model_card
+from labelwise.model.model import LabelModel, load_model
 
 NAME = "labelwise/voc2007"
 RESULT = Path(__file__).resolve().parents[1] / "docs" / "results" / "voc2007-bundled.json"

@@ -18,14 +18,14 @@ import torch
 import yaml
 from torchvision.transforms import RandomResizedCrop
 
+from labelwise.data.convert import write_manifest
 from labelwise.data.images import load_image
-from labelwise.data.manifest_writer import write_manifest
-from labelwise.data.open import open_data
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.insight.run import read_history
 from labelwise.sweep.execute import Outcome, run_one, status_of
 from labelwise.sweep.plan import PlannedRun
 from labelwise.training import load_recipe
+from labelwise.training.run import read_history
 from voc_study import ROWS, SPLITS
 
 CROPS = 3

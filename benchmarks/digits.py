@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from labelwise.data import open_data
 from labelwise.evaluation import evaluate
 from labelwise.training import load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 RECIPE = Path(__file__).with_name("digits.yaml")
 SPLITS = {"train": (0.0, 0.6), "val": (0.6, 0.8), "test": (0.8, 1.0)}  # shares of the file

@@ -19,13 +19,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from labelwise.bench.machine import machine
+from benchmarks.speed.machine import machine
 from labelwise.data import open_data
 from labelwise.evaluation import evaluate
 from labelwise.features import FeatureCache
-from labelwise.model import LabelModel
+from labelwise.model.model import LabelModel
 from labelwise.training import load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 GROUPS = 5
 CONTESTANTS = ("random", "words", "co-occurrence", "no groups")

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelwise.heads.experts import HybridSharingLayer
-from labelwise.insight.run import read_history
 from labelwise.sweep.execute import Outcome, run_one, status_of
 from labelwise.sweep.plan import PlannedRun
 from labelwise.training import load_recipe
+from labelwise.training.run import read_history
 from voc_study import ROWS, SPLITS
 
 Change = Callable[[Tensor, bool], Tensor]  # gate logits [K, B, E], whether in training -> logits

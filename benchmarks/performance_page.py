@@ -1,6 +1,6 @@
 """Write the tables of docs/performance.md from benchmarks/results/*.json.
 
-labelwise bench all --out benchmarks/results && python benchmarks/performance_page.py
+python -m benchmarks.speed all --out benchmarks/results && python benchmarks/performance_page.py
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from labelwise.bench.report import markdown
+from benchmarks.speed.report import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"

@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
-from labelwise.insight.run import read_history
 from labelwise.sweep.execute import Outcome, run_sweep
 from labelwise.sweep.plan import PlannedRun
 from labelwise.training import load_recipe
+from labelwise.training.run import read_history
 
 ROWS = Path(__file__).with_suffix(".yaml")
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")

@@ -25,13 +25,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labelwise.data.label_list import seen_labels
-from labelwise.data.open import open_data
+from labelwise.data.labels import seen_labels
+from labelwise.data.sources import open_data
 from labelwise.evaluation.zero_shot import evaluate_zero_shot
 from labelwise.features import FeatureCache
-from labelwise.model import LabelModel
+from labelwise.model.model import LabelModel
 from labelwise.training import Recipe, load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "zero-shot" / "voc.yaml"

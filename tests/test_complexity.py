@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import labelwise as lw
-from labelwise.complexity import Complexity, measure_complexity
+from labelwise.model.complexity import Complexity, measure_complexity
 
 
 @cache

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from labelwise.data.open import open_data
 from labelwise.data.sample import make_sample
+from labelwise.data.sources import open_data
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

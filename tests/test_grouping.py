@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
-from labelwise.grouping import balanced_groups, cooccurrence_vectors, group_labels
+from labelwise.training.grouping import balanced_groups, cooccurrence_vectors, group_labels
 
 
 def parts(slots: Tensor, size: int) -> set[frozenset[int]]:

@@ -16,12 +16,12 @@ from huggingface_hub import ModelCard
 
 import labelwise as lw
 from hub_server import TOKEN, Hub
-from labelwise.card import model_card
 from labelwise.cli import main
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.hub import prepare
-from labelwise.model import LabelModel
+from labelwise.hub.push import prepare
+from labelwise.model.card import model_card
+from labelwise.model.model import LabelModel
 from labelwise.training.recipe import load_recipe, save_recipe
 
 
@@ -34,7 +34,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def labels(photos: Path) -> tuple[str, ...]:
-    from labelwise.data.open import open_data
+    from labelwise.data.sources import open_data
 
     return open_data(str(photos)).labels
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import labelwise as lw
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 LABELS = ["cat", "dog", "sofa", "téléphone"]
 SMALL = {"dim": 16, "attention_heads": 2}
@@ -82,7 +82,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.
     def full_disk(*args: object, **kwargs: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("labelwise.model_folder.save_file", full_disk)
+    monkeypatch.setattr("labelwise.model.folder.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         small_model("csra").save(tmp_path / "m")
     assert lw.load_model(tmp_path / "m").config == model.config

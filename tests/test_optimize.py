@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import labelwise as lw
 from labelwise import heads
-from labelwise.backbones.fold import fold_batch_norms
-from labelwise.errors import LabelwiseError
-from labelwise.heads.absorbed import AbsorbedAttention, cheapest_reading
-from labelwise.heads.attention import Attention
-from labelwise.heads.details import Recorder
+from labelwise.core.errors import LabelwiseError
+from labelwise.heads.base import Recorder
+from labelwise.heads.layers import Attention
+from labelwise.heads.optimize import AbsorbedAttention, cheapest_reading
+from labelwise.model.optimize import fold_batch_norms
 
 CHANNELS, LABELS = 24, 13
 WORDS = torch.randn(LABELS, 10, generator=torch.Generator().manual_seed(0))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise import LabelwiseError, heads
-from labelwise.scenes import draw_partners, side_by_side, union_of_labels
+from labelwise.loading.augment import draw_partners, side_by_side, union_of_labels
 from labelwise.training import load_recipe
-from labelwise.training.run import check
+from labelwise.training.train import check
 
 TRUTH = st.lists(st.sampled_from([1, 0, -1]), min_size=3, max_size=3)
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import Encoded
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import LabelModel, create_model
-from labelwise.pictures import find_images
-from labelwise.tagger import Tagger, load
+from labelwise.data.sources import find_images
+from labelwise.model.model import LabelModel, create_model
+from labelwise.runtime.tagger import Tagger, load
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
 

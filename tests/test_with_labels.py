@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labelwise as lw
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.words import WordsConfig
 
 NAMES = ["cat", "dog", "sofa", "téléphone", "sea gull", "harbour", "boat"]

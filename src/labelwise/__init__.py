@@ -8,12 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
-    from labelwise import data, heads, losses, metrics
-    from labelwise.model import LabelModel, create_model, load_model
-    from labelwise.tagger import Tagger, load
+    from labelwise.model.model import LabelModel, create_model, load_model
+    from labelwise.runtime.tagger import Tagger, load
 
 __all__ = [
     "LabelModel",
@@ -33,8 +32,8 @@ _HOME = {
     "LabelModel": "labelwise.model",
     "create_model": "labelwise.model",
     "load_model": "labelwise.model",
-    "Tagger": "labelwise.tagger",
-    "load": "labelwise.tagger",
+    "Tagger": "labelwise.runtime.tagger",
+    "load": "labelwise.runtime.tagger",
 }
 
 

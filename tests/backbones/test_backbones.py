@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from labelwise.backbones import Backbone, BackboneConfig, list_backbones
-from labelwise.errors import LabelwiseError
-from labelwise.features.fingerprint import describe
-from labelwise.preprocessing import Preprocessing
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.features.store import describe
 
 # name, input size, channels, stride of the last map
 FAMILIES = [

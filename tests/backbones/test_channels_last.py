@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labelwise.backbones import Backbone, BackboneConfig
-from labelwise.backbones.layers import put_channels_last
+from labelwise.backbones.timm_backbone import put_channels_last
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "lambda_resnet26t"])  # the last has 3-D ones

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from labelwise.backbones import Backbone, BackboneConfig, read_state_dict
 from labelwise.backbones.weights import PACKAGES
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 RESNET = BackboneConfig(name="resnet10t", size=64)
 

@@ -53,7 +53,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(arguments: list[str], messag
 
 
 def test_an_error_that_mentions_memory_is_not_a_lack_of_it() -> None:
-    from labelwise.errors import is_out_of_memory
+    from labelwise.core.errors import is_out_of_memory
 
     torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError) as caught:

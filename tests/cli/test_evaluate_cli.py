@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from labelwise.cli import main
-from labelwise.data.manifest_writer import write_manifest
+from labelwise.data.convert import write_manifest
 from labelwise.data.sample import make_sample
-from labelwise.model import create_model, load_model
+from labelwise.model.model import create_model, load_model
 
 
 @pytest.fixture(scope="module")

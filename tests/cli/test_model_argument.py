@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from labelwise.cli.explain import explain
-from labelwise.cli.model_argument import is_model, model_and_rest
-from labelwise.cli.predict import predict
-from labelwise.errors import LabelwiseError
+from labelwise.cli.predict import is_model, model_and_rest, predict
+from labelwise.core.errors import LabelwiseError
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_the_bundled_model_predicts_and_explains(
 ) -> None:
     pytest.importorskip("matplotlib")
     from labelwise.data.sample import make_sample
-    from labelwise.model import create_model
+    from labelwise.model.model import create_model
 
     image = make_sample(tmp_path / "sample", images=2, size=48).images[0]
     create_model("resnet10t", "hsq", ("kite", "sea"), weights="none", size=32, dim=16).save(tmp_path / "bundled")

@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwise.cli import app
-from labelwise.cli.path_lists import read_paths, split_paths
-from labelwise.cli.predict import predict
+from labelwise.cli.predict import predict, read_paths, split_paths
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import create_model
+from labelwise.model.model import create_model
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda name: b"\0" not in name)), st.integers(1, 7))

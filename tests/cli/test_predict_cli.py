@@ -22,11 +22,11 @@ from PIL import Image
 from labelwise.cli import main
 from labelwise.cli.explain import explain
 from labelwise.cli.predict import predict
-from labelwise.data.open import open_data
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import create_model
-from labelwise.tagger import load
+from labelwise.data.sources import open_data
+from labelwise.model.model import create_model
+from labelwise.runtime.tagger import load
 
 LABELS = ("boat", "car", "hot dog", "sun")
 

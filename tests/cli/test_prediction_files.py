@@ -19,11 +19,11 @@ import torch
 
 from labelwise.cli.predict import predict
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter
-from labelwise.data.open import open_data
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import create_model
-from labelwise.prediction import Prediction
+from labelwise.data.sources import open_data
+from labelwise.model.model import create_model
+from labelwise.runtime.prediction import Prediction
 
 LABELS = ("cat", 'a "dog"', "böat")
 IMAGES = ["a.jpg", 'b, "c".jpg', "line\nend.jpg", "ünï.jpg", os.fsdecode(b"latin-\xe9.jpg"), "a.jpg", "broken.jpg"]

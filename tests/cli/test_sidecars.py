@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from labelwise.cli.predict import predict
-from labelwise.cli.sidecars import SidecarWriter
+from labelwise.cli.prediction_files import SidecarWriter
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import create_model
-from labelwise.tagger import load
+from labelwise.model.model import create_model
+from labelwise.runtime.tagger import load
 
 LABELS = ("sea & sand", "<kite>", "böat")
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwise.data.convert import TARGETS, convert
-from labelwise.data.manifest_writer import write_manifest
-from labelwise.data.open import open_data
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.convert import TARGETS, convert, write_manifest
+from labelwise.data.sources import open_data
+from labelwise.data.streams import Reader, TarShards
 from labelwise.data.table import LabelTable
-from labelwise.data.tar_shards import Reader, TarShards
-from labelwise.errors import LabelwiseError
 
 LABELS = ["hot dog", "ice cream", "zebra", "ant, red"]
 KINDS = ("csv", "tsv", "jsonl", "parquet")

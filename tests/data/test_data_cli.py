@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from labelwise.cli.data import app
-from labelwise.data.open import open_data
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sources import open_data
 
 
 def run(*arguments: object) -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.data.dataset import BadImage, ImageDataset, ImageLoader, Sample
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
-from labelwise.data.transforms import AugmentationConfig, eval_transform, train_transform
-from labelwise.errors import LabelwiseError
-from labelwise.preprocessing import Preprocessing
+from labelwise.loading.augment import AugmentationConfig, eval_transform, train_transform
+from labelwise.loading.dataset import BadImage, ImageDataset, ImageLoader, Sample
 
 EVAL = eval_transform(Preprocessing(size=8))
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.download import DOWNLOADS, Archive, download, fetch, fetch_all, unpack
-from labelwise.errors import LabelwiseError
 
 
 class Site:

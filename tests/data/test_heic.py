@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwise.data import heic
+from labelwise.data import images as heic
 from labelwise.data.images import UPRIGHT, BadImageError, Encoded, load_image
 from labelwise.data.readers.base import is_image
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImageError, load_image
-from labelwise.errors import LabelwiseError
 
 
 def encode(image: Image.Image, kind: str, **options: object) -> bytes:

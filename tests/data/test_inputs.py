@@ -11,9 +11,8 @@ from PIL import Image
 from torch import nn
 from torchvision.transforms import v2
 
-from labelwise.data.inputs import InputTransform, fit_square
-from labelwise.data.transforms import eval_transform
-from labelwise.preprocessing import Preprocessing
+from labelwise.data.preprocessing import InputTransform, Preprocessing, fit_square
+from labelwise.loading.augment import eval_transform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

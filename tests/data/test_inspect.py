@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.inspect import Report, inspect, problems
-from labelwise.data.inspect_plot import save_picture
-from labelwise.data.open import open_data
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
+from labelwise.report.figures import save_picture
 
 LABELS = ["day", "night", "sun", "moon", "rare", "never"]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
-from labelwise.data.open import FORMATS, is_streamed, parse_source
-from labelwise.errors import LabelwiseError
+from labelwise.data.sources import FORMATS, is_streamed, parse_source
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwise.data.open import open_data
-from labelwise.data.sample import make_sample
-from labelwise.data.sample_scene import SAMPLE_LABELS, Scene, draw_scene
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sample import SAMPLE_LABELS, Scene, draw_scene, make_sample
+from labelwise.data.sources import open_data
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.data.duplicates import duplicate_groups
-from labelwise.data.split import parse_fractions, split_table
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.split import duplicate_groups, parse_fractions, split_table
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 
 THREE = {"train": 0.8, "val": 0.1, "test": 0.1}
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.data.streaming import LabelStream, StreamLoader, open_stream
-from labelwise.data.tar_shards import Reader, open_shard
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.streams import Reader, open_shard
+from labelwise.loading.dataset import LabelStream, StreamLoader, open_stream
 
 LABELS = ["cat", "dog", "cow"]
 

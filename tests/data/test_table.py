@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.strings import CodedStrings, PackedStrings
 from labelwise.data.table import LabelTable, canonical_split
-from labelwise.errors import LabelwiseError
 
 DENSE = arrays.arrays(np.int8, st.tuples(st.integers(1, 8), st.integers(1, 6)), elements=st.sampled_from([1, 0, -1]))
 

@@ -11,9 +11,9 @@ from PIL import Image
 from timm.data import create_transform
 from torchvision.transforms import v2
 
-from labelwise.data.transforms import AugmentationConfig, Cutout, batch_mix, eval_transform, train_transform
-from labelwise.errors import LabelwiseError
-from labelwise.preprocessing import Preprocessing
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.loading.augment import AugmentationConfig, Cutout, batch_mix, eval_transform, train_transform
 
 PLAIN = AugmentationConfig(flip=0, cutout=0, policy="none")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
-from labelwise.engines.base import Engine, Family, relative_difference, thread_count
 from labelwise.engines.choose import open_engine
-from labelwise.engines.torch_engine import TorchEngine
-from labelwise.errors import LabelwiseError
+from labelwise.engines.convert import TorchEngine
 from labelwise.features import FeatureCache
-from labelwise.model import LabelModel, create_model
+from labelwise.model.model import LabelModel, create_model
+from labelwise.runtime.sessions import Engine, Family, relative_difference, thread_count
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.model import LabelModel, create_model
+from labelwise.model.model import LabelModel, create_model
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.evaluation.bootstrap import Ranking, _precision_recall, _resamples, bootstrap_intervals
 from labelwise.metrics import average_precision, multilabel_scores
-from labelwise.metrics.tally import in_top_k
+from labelwise.metrics.precision_recall import in_top_k
 
 
 def tied_set(images: int = 60, labels: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

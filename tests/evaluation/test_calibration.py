@@ -14,7 +14,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch.nn import functional as F
 from torchmetrics.functional.classification import binary_calibration_error
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.evaluation import expected_calibration_error, fit_platt, fit_temperature
 from labelwise.metrics import mean_average_precision
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, top_k_accuracy_score
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation import Predictions, evaluate, expected_calibration_error, fit_config, predict_logits
 from labelwise.metrics import multilabel_scores
-from labelwise.model import LabelModel, create_model
+from labelwise.model.model import LabelModel, create_model
 
 
 @pytest.fixture(scope="module")

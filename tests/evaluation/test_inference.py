@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.data.transforms import eval_transform
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation import match_labels, predict_logits
 from labelwise.evaluation.inference import input_sizes
 from labelwise.features import FeatureCache
-from labelwise.model import LabelModel, create_model
+from labelwise.loading.augment import eval_transform
+from labelwise.model.model import LabelModel, create_model
 
 QUIET = {"workers": 0, "progress": False}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import precision_recall_curve
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.evaluation import fit_thresholds, threshold_fit
 from labelwise.evaluation.thresholds import parse_rule
 from labelwise.metrics import multilabel_scores

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.explain.clusters import average_linkage, leaf_order
+from labelwise.analysis.experts import average_linkage, leaf_order
 
 
 @settings(max_examples=40, deadline=None)

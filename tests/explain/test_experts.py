@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from labelwise.analysis.experts import ExpertUse, expert_use, recorded_use, row_names
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
-from labelwise.explain.expert_charts import expert_figures, expert_words, most_particular
-from labelwise.explain.expert_files import write_experts
-from labelwise.explain.experts import ExpertUse
-from labelwise.explain.gates import expert_use, recorded_use, row_names
 from labelwise.heads import create
-from labelwise.heads.gate_meter import GateMeter
-from labelwise.model import LabelModel, create_model, load_model
+from labelwise.heads.weights import GateMeter
+from labelwise.model.model import LabelModel, create_model, load_model
+from labelwise.report.expert_sections import expert_figures, expert_words, most_particular, write_experts
 from labelwise.training import load_recipe
-from labelwise.training.gates import read_gates
-from labelwise.training.run import train
+from labelwise.training.run import read_gates
+from labelwise.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def test_use_of_a_model_on_images(model: LabelModel, sample: LabelTable) -> None
     # Of one picture, by hand: the head lists own experts first, the figure lists them last.
     one = expert_use(model, sample.select(np.array([3])), workers=0, progress=False)
     from labelwise.data.images import load_image
-    from labelwise.data.transforms import eval_transform
+    from labelwise.loading.augment import eval_transform
 
     transform = eval_transform(model.config.preprocessing)
     picture = transform(load_image(sample.images[3], at_least=transform.at_least))[None]

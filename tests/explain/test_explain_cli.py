@@ -13,9 +13,9 @@ from PIL import Image
 
 from labelwise.cli import main
 from labelwise.cli.explain import explain
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.model import create_model
+from labelwise.model.model import create_model
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explain.md"
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.errors import LabelwiseError
-from labelwise.explain.grad_cam import grad_cam
-from labelwise.explain.maps import describe, label_maps, maps_of
-from labelwise.model import LabelModel, create_model
-from labelwise.tagger import Tagger
+from labelwise.analysis.maps import describe, grad_cam, label_maps, maps_of
+from labelwise.core.errors import LabelwiseError
+from labelwise.model.model import LabelModel, create_model
+from labelwise.runtime.tagger import Tagger
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
 

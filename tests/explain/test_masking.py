@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from labelwise.analysis.maps import Method
+from labelwise.analysis.masking import attended_pixels, masking_check, move
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
-from labelwise.explain.maps import Method
-from labelwise.explain.masking import attended_pixels, masking_check, move
-from labelwise.heads.details import HeadDetails
-from labelwise.model import LabelModel, create_model
+from labelwise.heads.base import HeadDetails
+from labelwise.model.model import LabelModel, create_model
 from labelwise.training import load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,16 @@ import torch
 
 from labelwise.cli.evaluate import evaluate as evaluate_command
 from labelwise.cli.export import export
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.engines.base import Floats
-from labelwise.errors import LabelwiseError
+from labelwise.engines.export import export_model
 from labelwise.evaluation import evaluate, predict_logits
-from labelwise.export import find_export
-from labelwise.export.model import ExportedModel
-from labelwise.export.write import export_model
 from labelwise.heads import list_heads, preset
-from labelwise.heads.word_head import uses_words
-from labelwise.model import LabelModel, create_model, load_model
-from labelwise.tagger import Tagger, load
+from labelwise.heads.words import uses_words
+from labelwise.model.model import LabelModel, create_model, load_model
+from labelwise.runtime.exported import ExportedModel, find_export
+from labelwise.runtime.sessions import Floats
+from labelwise.runtime.tagger import Tagger, load
 
 pytest.importorskip("onnxruntime")
 
@@ -142,8 +141,8 @@ def test_nothing_is_written_if_the_outputs_differ(root: Path, tmp_path: Path, mo
         def __call__(self, images: Floats) -> Floats:
             return np.zeros((len(images), len(LABELS)), np.float32)
 
-    monkeypatch.setattr("labelwise.export.write.convert", lambda *_, **__: tmp_path / "x")
-    monkeypatch.setattr("labelwise.export.write.open_file", lambda *_: Wrong())
+    monkeypatch.setattr("labelwise.engines.export.convert", lambda *_, **__: tmp_path / "x")
+    monkeypatch.setattr("labelwise.engines.export.open_file", lambda *_: Wrong())
     before = sorted(file.read_bytes() for file in (root / "onnx").iterdir())
     for out in (tmp_path / "new", root / "onnx"):
         with pytest.raises(LabelwiseError, match=r"other logits than the model .*nothing was written"):

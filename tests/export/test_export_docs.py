@@ -10,7 +10,7 @@ import pytest
 
 from labelwise.cli import main
 from labelwise.data.sample import make_sample
-from labelwise.model import create_model
+from labelwise.model.model import create_model
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from labelwise.cli.export import export
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.engines.base import relative_difference
-from labelwise.errors import LabelwiseError
-from labelwise.export import find_export
-from labelwise.model import create_model
+from labelwise.model.model import create_model
+from labelwise.runtime.exported import find_export
+from labelwise.runtime.sessions import relative_difference
 
 pytest.importorskip("onnxruntime")
 
@@ -55,7 +55,7 @@ def test_int8_is_close_and_says_what_it_costs(kind: str, root: Path, capsys: pyt
     expected = {"onnx": ["config.json", "model.onnx"], "openvino": ["config.json", "model.bin", "model.xml"]}
     assert sorted(file.name for file in (root / kind).iterdir()) == expected[kind]
     # 8 bits show, but not by much
-    from labelwise.tagger import load
+    from labelwise.runtime.tagger import load
 
     quantized, model = load(root / kind), load(root / "model")
     images = torch.stack(

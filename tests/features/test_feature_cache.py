@@ -15,14 +15,14 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from labelwise.backbones import Backbone, BackboneConfig
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImage, load_image
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.data.transforms import eval_transform
-from labelwise.errors import LabelwiseError
 from labelwise.features import FeatureCache, default_folder
 from labelwise.features.compute import evaluating
-from labelwise.preprocessing import Preprocessing
+from labelwise.loading.augment import eval_transform
 
 IMAGES = 10
 PICTURES = Preprocessing(size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
@@ -231,7 +231,7 @@ def test_a_picture_that_changes_during_the_build(
         Image.new("RGB", (64, 64), (200, 30, 30)).save(table.images[0], "JPEG")
         return evaluating(module)
 
-    monkeypatch.setattr("labelwise.features.build.evaluating", change_it)
+    monkeypatch.setattr("labelwise.features.cache.evaluating", change_it)
     cache, _ = build(table)
     torch.testing.assert_close(cache.batch(np.array([0])), direct(backbone, table, [0]), **HALF)
     monkeypatch.undo()

@@ -17,11 +17,12 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
-from labelwise.features import FeatureCache, writer
-from labelwise.preprocessing import Preprocessing
+from labelwise.features import FeatureCache
+from labelwise.features import store as writer
 
 IMAGES = 12
 FORK = get_context("fork")  # real processes, without the seconds of importing torch again

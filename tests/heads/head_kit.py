@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from labelwise import heads
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 # Prime numbers that are no layer's width, so that a tensor's shape tells whether it is indexed by label.
 LABELS = 13

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labelwise.heads.dropout import Dropout, dropout
+from labelwise.heads.layers import Dropout, dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

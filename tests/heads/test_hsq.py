@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from labelwise import heads
-from labelwise.bench.literal import literal_copy
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.details import Recorder
 from labelwise.heads.expert_banks import LinearBank, ModuleBank
 from labelwise.heads.experts import HybridSharing
+from tests.oracles.literal import literal_copy
 
 LABELS, DIM, BATCH = 7, 12, 3
 COUNTS = [(1, 1), (4, 2), (16, 1), (0, 1), (0, 3), (1, 0), (5, 0)]  # n_s, n_t

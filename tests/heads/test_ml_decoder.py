@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from labelwise import heads
-from labelwise.bench.peers import RepairedMLDecoder
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads import load_ml_decoder
+from tests.oracles.peers import RepairedMLDecoder
 
 CHANNELS, DIM, BATCH = 24, 32, 3
 TOLERANCE = {"atol": 1e-5, "rtol": 0}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise import heads
-from labelwise.bench.literal import literal_copy
-from labelwise.heads.tokens import sine_positions
+from labelwise.heads.query_head import sine_positions
+from tests.oracles.literal import literal_copy
 
 LABELS, CHANNELS, DIM, BATCH = 11, 20, 16, 3
 TOLERANCE = {"atol": 1e-5, "rtol": 0}

@@ -9,7 +9,7 @@ import torch
 
 from head_kit import CHANNELS, LABELS, HeadKit
 from labelwise import heads
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 SMALL: dict[str, Any] = {"dim": 16, "attention_heads": 2}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labelwise import heads
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads.config import QueryHeadConfig
 from labelwise.heads.registry import PRESETS, option_parts, parse_config
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from labelwise import heads
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads import QueryHead, preset, regroup, relabelled, with_options, with_random_targets
-from labelwise.heads.word_head import bound_options
+from labelwise.heads.words import bound_options
 
 CHANNELS, DIM, WORD_DIM = 12, 16, 6
 POOL = torch.randn(14, WORD_DIM, generator=torch.Generator().manual_seed(3))  # word vectors of 14 names: "0" to "13"

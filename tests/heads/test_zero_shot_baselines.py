@@ -11,10 +11,10 @@ from torch import Tensor
 
 from head_kit import CHANNELS, LABELS, HeadKit
 from labelwise import heads
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads.conse import ConseHead
 from labelwise.heads.fast0tag import Fast0TagHead
-from labelwise.model import create_model
+from labelwise.model.model import create_model
 
 WORDS = torch.randn(LABELS, 7, generator=torch.Generator().manual_seed(3))
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 from sklearn.metrics import precision_recall_curve as sklearn_curve
 
+from labelwise.analysis.curves import best_f1, co_occurrence, common_threshold, precision_recall_curve, reliability
 from labelwise.evaluation import expected_calibration_error
-from labelwise.insight.cooccurrence import co_occurrence
-from labelwise.insight.curves import best_f1, common_threshold, precision_recall_curve, reliability
 from labelwise.metrics import average_precision, precision_recall
 
 

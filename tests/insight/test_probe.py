@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.insight.probe import DECAYS, fit_probes, logistic_regression
+from labelwise.analysis.transfer import DECAYS, fit_probes, logistic_regression
 from labelwise.metrics import average_precision
 
 

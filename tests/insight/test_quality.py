@@ -7,8 +7,8 @@ import builtins
 import numpy as np
 import pytest
 
-from labelwise.errors import LabelwiseError
-from labelwise.insight.quality import label_issues
+from labelwise.analysis.quality import label_issues
+from labelwise.core.errors import LabelwiseError
 
 pytest.importorskip("cleanlab")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labelwise import losses
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
 TARGETS = torch.tensor([[1, 0, 0], [0, 1, -1]])

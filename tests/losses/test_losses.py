@@ -11,7 +11,7 @@ from timm.loss import BinaryCrossEntropy
 from torchvision.ops import sigmoid_focal_loss
 
 from labelwise import losses
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 LOSSES = {name: getattr(losses, name.replace("-", "_")) for name in losses.list_losses()}
 ENTRYWISE = ["bce", "focal", "asymmetric", "hill", "splc"]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.metrics import MultiLabelMetrics, ranking, store
+from labelwise.metrics import MultiLabelMetrics, ranking
+from labelwise.metrics import streaming as store
 
 
 def peak_bytes() -> int:

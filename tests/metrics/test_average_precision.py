@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.metrics import average_precision, mean_average_precision, ranking
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.metrics import (
     MultiLabelMetrics,
     average_precision,

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from labelwise.metrics import MultiLabelMetrics, MultiLabelScores, multilabel_scores, store
+from labelwise.metrics import MultiLabelMetrics, MultiLabelScores, multilabel_scores
+from labelwise.metrics import streaming as store
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from report_kit import EVIL, make_run
 
-from labelwise.data.manifest_writer import write_manifest
+from labelwise.data.convert import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
 

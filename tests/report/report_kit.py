@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from labelwise.model import create_model
+from labelwise.model.model import create_model
 from labelwise.training.recipe import load_recipe, save_recipe
 
 VOID = {"meta", "link", "img", "br"}

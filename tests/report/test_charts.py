@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_kit import Page
 
-from labelwise.report.axes import Axes
-from labelwise.report.charts import scatter_chart
-from labelwise.report.difference_charts import Whisker, difference_chart
+from labelwise.report.charts import Whisker, difference_chart
+from labelwise.report.svg import Axes, scatter_chart
 
 
 @given(st.lists(st.tuples(st.floats(60, 400), st.floats(20, 200)), max_size=20), st.integers(1, 30))

@@ -13,9 +13,8 @@ from PIL import Image
 from report_kit import Page
 
 from labelwise.report import DemoPicture, Section, demo_report, write_report
-from labelwise.report.axes import ticks
-from labelwise.report.charts import line_chart
 from labelwise.report.html import Html, tag
+from labelwise.report.svg import line_chart, ticks
 
 EVIL = "<script>alert('1')</script>"
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
-from labelwise.data.transforms import eval_transform
-from labelwise.model import create_model
-from labelwise.preprocessing import Preprocessing
+from labelwise.loading.augment import eval_transform
+from labelwise.model.model import create_model
 from labelwise.report import DemoPicture, overlay
 from labelwise.report.overlay import data_uri, heat_colour, seen_box
-from labelwise.tagger import Tagger
+from labelwise.runtime.tagger import Tagger
 
 GREY = Image.new("RGB", (80, 40), (100, 100, 100))
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from report_kit import EVIL, Page, make_run
 
+from labelwise.analysis.measured import predict_once
 from labelwise.cli.report import report
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation import evaluate
-from labelwise.insight import open_runs
-from labelwise.insight.predictions import predict_once
-from labelwise.model import create_model, load_model
-from labelwise.report.runs import ReportOptions, runs_report
+from labelwise.model.model import create_model, load_model
+from labelwise.report.page import ReportOptions, runs_report
+from labelwise.training.run import open_runs
 
 QUICK = {"bootstrap": 40, "workers": 0, "pictures": 3}
 
@@ -122,7 +122,7 @@ def test_predictions_are_computed_once(
     def refuse(*arguments: object) -> None:
         raise AssertionError("predicted again")
 
-    monkeypatch.setattr("labelwise.insight.predictions._predict", refuse)
+    monkeypatch.setattr("labelwise.analysis.measured._predict", refuse)
     again = predict_once(run, test, tmp_path)
     np.testing.assert_array_equal(first.predictions.logits, again.predictions.logits)
     assert again.predictions.bad_images == first.predictions.bad_images
@@ -270,7 +270,7 @@ def test_an_interrupted_report_leaves_the_old_page(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("labelwise.atomic_file.os.replace", interrupted)
+    monkeypatch.setattr("labelwise.core.files.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runs_report([runs[0]], tmp_path, options)
     assert page.read_bytes() == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labelwise.data.sample import make_sample
-from labelwise.tagger import Tagger, load
+from labelwise.runtime.tagger import Tagger, load
 from serving_kit import RunningServer, png, running, write_tiny_export
 
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwise.export.folder import ExportConfig, config_text
-from labelwise.preprocessing import Preprocessing
-from labelwise.tagger_config import TaggerConfig
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.runtime.exported import ExportConfig, config_text
+from labelwise.runtime.prediction import TaggerConfig
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
 SIZE = 32

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labelwise.bench import serve as bench
-from labelwise.tagger import Tagger
+from benchmarks.speed import serve as bench
+from labelwise.runtime.tagger import Tagger
 
 
 def test_a_small_run(tiny: Path, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

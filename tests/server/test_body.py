@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("python_multipart", reason="needs the extra serve")
 
-from labelwise.server.body import Upload, parse_multipart
-from labelwise.server.problem import Problem
+from labelwise.server.uploads import Problem, Upload, parse_multipart
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters='"\\'), min_size=1, max_size=20

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.explain.maps import maps_of
-from labelwise.model import LabelModel, create_model, load_model
-from labelwise.tagger import Tagger
+from labelwise.analysis.maps import maps_of
+from labelwise.model.model import LabelModel, create_model, load_model
+from labelwise.runtime.tagger import Tagger
 from serving_kit import RunningServer, running
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
@@ -106,8 +106,8 @@ def test_other_labels_by_request(server: RunningServer, folder: Path, photos: li
 
 def test_a_pickle_in_place_of_weights_is_refused(folder: Path, tmp_path: Path) -> None:
     """The worker of this one imports PyTorch, which could read pickles."""
-    from labelwise.errors import LabelwiseError
-    from labelwise.server.library import Library
+    from labelwise.core.errors import LabelwiseError
+    from labelwise.server.models import Library
     from labelwise.server.settings import ServeSettings, parse_models
 
     target = tmp_path / "model"

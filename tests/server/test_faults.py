@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from labelwise.tagger import Tagger
+from labelwise.runtime.tagger import Tagger
 from serving_kit import RunningServer, running
 
 

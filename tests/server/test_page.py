@@ -19,10 +19,10 @@ import pytest
 import torch
 from PIL import Image
 
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
-from labelwise.model import LabelModel, create_model
-from labelwise.preprocessing import Preprocessing
-from labelwise.tagger import Tagger
+from labelwise.model.model import LabelModel, create_model
+from labelwise.runtime.tagger import Tagger
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (pip install '.[dev]')")
 pytest.importorskip("fastapi", reason="needs the extra serve")

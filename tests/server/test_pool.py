@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.server import pool as pool_module
-from labelwise.server import wire
-from labelwise.server.metrics import Metrics
+from labelwise.server import protocol as wire
+from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Answer, Pool
+from labelwise.server.protocol import Reply
 from labelwise.server.settings import ServeSettings
-from labelwise.server.wire import Reply
 
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labelwise.tagger import Tagger
+from labelwise.runtime.tagger import Tagger
 from serving_kit import RunningServer
 
 

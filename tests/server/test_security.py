@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.server.run import _bind
 from labelwise.server.settings import parse_models
 from serving_kit import RunningServer, command, running
@@ -56,8 +56,7 @@ def test_a_key_of_the_environment_stays_with_the_front(tiny: Path) -> None:
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    from labelwise.server.gate import Gate
-    from labelwise.server.metrics import Metrics
+    from labelwise.server.middleware import Gate, Metrics
 
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
@@ -145,7 +144,7 @@ def test_a_pickle_dressed_as_a_model_is_refused(tmp_path: Path, tiny: Path) -> N
 
 def test_broken_folders_are_told(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker tells the front, which makes it the one line above."""
-    from labelwise.server.library import Library
+    from labelwise.server.models import Library
     from labelwise.server.settings import ServeSettings
 
     def refused(folder: Path) -> str:

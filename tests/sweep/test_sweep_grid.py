@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.errors import LabelwiseError
-from labelwise.sweep.grid import combinations, parse_grid, run_name
-from labelwise.sweep.plan import plan
+from labelwise.core.errors import LabelwiseError
+from labelwise.sweep.plan import combinations, parse_grid, plan, run_name
 from labelwise.training import load_recipe
 
 

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 from labelwise.cli.sweep import sweep
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation import evaluate
-from labelwise.model import load_model
+from labelwise.model.model import load_model
 from labelwise.sweep.execute import status_of
 from labelwise.sweep.plan import plan
-from labelwise.training import run as training
+from labelwise.training import train as training
 
 SMALL = [
     "model.backbone=resnet10t",
@@ -72,7 +72,7 @@ def test_a_sweep_leaves_comparable_runs_and_does_nothing_twice(
     rows = list(csv.DictReader((out / "results.csv").open()))
     assert [row["run"] for row in rows] == [row["run"] for row in content["runs"]]
     # The numbers are those of an evaluation of the run's model on the test split.
-    from labelwise.data.open import open_data
+    from labelwise.data.sources import open_data
 
     last = content["runs"][-1]
     test = open_data(sample).select("test")
@@ -115,7 +115,7 @@ def test_features_are_computed_once_for_all_runs(sample: Path, tmp_path: Path, m
 
 
 def _splits(sample: Path) -> list[Any]:
-    from labelwise.data.open import open_data
+    from labelwise.data.sources import open_data
 
     return [open_data(sample).select(split) for split in ("train", "val", "test")]
 

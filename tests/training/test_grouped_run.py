@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 import labelwise as lw
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
-from labelwise.grouping import balanced_groups, cooccurrence_vectors
 from labelwise.training import load_recipe
-from labelwise.training.run import train
+from labelwise.training.grouping import balanced_groups, cooccurrence_vectors
+from labelwise.training.train import train
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 import labelwise as lw
 from labelwise.cli import main
 from labelwise.training import load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 CONCEPTS = ("airport", "animal", "beach")

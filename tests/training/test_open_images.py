@@ -14,7 +14,7 @@ from labelwise.cli import main
 from labelwise.data import open_data
 from labelwise.data.sample import make_sample
 from labelwise.evaluation import predict_logits
-from labelwise.model import load_model
+from labelwise.model.model import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("sun", "moon", "tree", "house", "fish")  # of the sample set; and one that no photo of it shows

@@ -18,11 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 SETTINGS = [
     *("--backbone", "resnet10t", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),

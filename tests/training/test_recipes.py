@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise import losses
-from labelwise.complexity import Complexity, measure_complexity
-from labelwise.data.sample import make_sample
-from labelwise.data.sample_scene import SAMPLE_LABELS
-from labelwise.errors import LabelwiseError
-from labelwise.model import LabelModel
-from labelwise.training.build import build_model
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sample import SAMPLE_LABELS, make_sample
+from labelwise.model.complexity import Complexity, measure_complexity
+from labelwise.model.model import LabelModel
 from labelwise.training.recipe import OWN_PHOTOS, Recipe, load_recipe
-from labelwise.training.run import train
+from labelwise.training.setup import build_model
+from labelwise.training.train import train
 from labelwise.words import WordsConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,12 +15,12 @@ from run_kit import recipe
 from safetensors.torch import load_file
 
 import labelwise as lw
-from labelwise.errors import LabelwiseError
-from labelwise.scenes import draw_partners, side_by_side
+from labelwise.core.errors import LabelwiseError
+from labelwise.loading.augment import draw_partners, side_by_side
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.loop import Trainer
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

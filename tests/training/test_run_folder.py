@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from run_kit import recipe
 
-from labelwise.errors import LabelwiseError
-from labelwise.model import load_model
+from labelwise.core.errors import LabelwiseError
+from labelwise.model.model import load_model
 from labelwise.training import load_recipe
-from labelwise.training import run as training
-from labelwise.training.run import train
-from labelwise.training.run_folder import run_folder
+from labelwise.training import train as training
+from labelwise.training.run import run_folder
+from labelwise.training.train import train
 
 
 def content(folder: Path) -> dict[str, bytes]:

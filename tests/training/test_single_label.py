@@ -13,7 +13,7 @@ import labelwise as lw
 from labelwise.data import open_data
 from labelwise.evaluation import evaluate, predict_logits
 from labelwise.training import Recipe, load_recipe
-from labelwise.training.run import train
+from labelwise.training.train import train
 
 COLOURS = {"blue": (30, 60, 220), "green": (20, 200, 40), "red": (220, 30, 30)}
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import labelwise as lw
-from labelwise.data.manifest_writer import write_manifest
-from labelwise.data.open import open_data
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.convert import write_manifest
 from labelwise.data.sample import make_sample
-from labelwise.errors import LabelwiseError
+from labelwise.data.sources import open_data
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import OWN_PHOTOS, save_recipe
-from labelwise.training.run import train
-from labelwise.training.tables import open_tables
+from labelwise.training.setup import open_tables
+from labelwise.training.train import train
 
 SMALL: dict[str, Any] = {
     "model.backbone": "resnet10t",

@@ -14,12 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import labelwise as lw
-from labelwise.data.sample import make_sample
-from labelwise.data.sample_scene import SAMPLE_LABELS
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sample import SAMPLE_LABELS, make_sample
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.loop import Trainer
-from labelwise.training.run import check, train
+from labelwise.training.train import check, train
 
 OPTIONS = {
     "dim": 16,

@@ -14,17 +14,16 @@ from sklearn.metrics import average_precision_score
 
 import labelwise as lw
 from labelwise.cli import main
-from labelwise.data.open import open_data
-from labelwise.data.sample import make_sample
-from labelwise.data.sample_scene import SAMPLE_LABELS
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sample import SAMPLE_LABELS, make_sample
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation import predict_logits
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.recipe import DataRecipe
-from labelwise.training.run import train
-from labelwise.training.tables import seen_part
+from labelwise.training.setup import seen_part
+from labelwise.training.train import train
 
 UNSEEN = ("fish", "tree")
 HEADS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.words import WordsConfig, open_words
 
 
@@ -103,7 +103,7 @@ def test_unknown_encoders_are_named(source: str, message: str, monkeypatch: pyte
 def test_a_missing_package_says_which_extra_to_install(
     source: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelwise.words.source import _encoder
+    from labelwise.words.encoders import _encoder
 
     _encoder.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)  # what import then raises for it

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.words import WordsConfig, open_words
-from labelwise.words.lookup import split_name
+from labelwise.words.tables import split_name
 
 WORDS = {"dog": [0.0, 1.0], "cat": [2.0, 3.0], "sofa": [4.0, 5.0], "traffic": [6.0, 0.5], "light": [-1.0, 0.25]}
 

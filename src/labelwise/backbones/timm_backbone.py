@@ -6,15 +6,40 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 import timm
+import torch
 from pydantic import Field
+from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from labelwise.backbones.layers import early_parameters
 from labelwise.backbones.weights import fetch_weights
-from labelwise.config import Config
-from labelwise.errors import LabelwiseError
-from labelwise.preprocessing import ImageSize, Preprocessing
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import ImageSize, Preprocessing
+
+EARLY = 0.75  # of the groups of layers: a ResNet's stem and first two stages, a ViT's stem and first eight blocks
+
+
+def early_parameters(model: Any) -> list[nn.Parameter]:
+    """Those of a timm model's first groups: its stem, stages or blocks, as its own matcher orders them."""
+    try:
+        matcher = model.group_matcher(coarse=True)
+    except (AttributeError, AssertionError):  # a few families of timm have none, or none that is coarse
+        raise LabelwiseError(
+            "this backbone does not say in which order its layers come; use freeze none or backbone"
+        ) from None
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    groups = group_parameters(model, matcher)  # {place in the order: names}
+    groups = {place: found for place, names in groups.items() if (found := learning.keys() & set(names))}
+    early = sorted(groups)[: int(len(groups) * EARLY)]
+    return [learning[name] for place in early for name in groups[place]]
+
+
+def put_channels_last(module: nn.Module) -> None:
+    """Convolutions are faster so, most of all on a CPU. `module.to` would refuse the rare models with 3-D ones."""
+    for parameter in module.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
 class BackboneConfig(Config):

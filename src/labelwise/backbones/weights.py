@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 # Installable packages that carry weights: backbone -> (package, class that knows the file's path). Their tensors are
 # timm's in the same order with the same shapes under other names.

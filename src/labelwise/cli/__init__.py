@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from labelwise.errors import LabelwiseError, is_out_of_memory
+from labelwise.core.errors import LabelwiseError, is_out_of_memory
 
 app = App(
     name="labelwise",
@@ -28,16 +28,13 @@ app.command(
 )
 app.command("labelwise.cli.push:push", name="push", help="Upload a model to the hub, with a card about it.")
 app.command("labelwise.cli.serve:serve", name="serve", help="Answer over HTTP, with a page to drop photos on.")
-app.command("labelwise.cli.bench:app", name="bench", help="Measure speed against what people use today.")
 app.command("labelwise.cli.demo:demo", name="demo", help="See it all on a drawn sample set, in a few minutes.")
 app.command(
     "labelwise.cli.data:app", name="data", help="Inspect, split, convert or fetch a dataset, or make the sample set."
 )
-app.command("labelwise.cli.listing:heads", name="heads", help="List the heads, or show every option of one.")
-app.command("labelwise.cli.listing:backbones", name="backbones", help="List the backbones that match a pattern.")
-app.command(
-    "labelwise.cli.complexity:complexity", name="complexity", help="Count a model's parameters and multiply-adds."
-)
+app.command("labelwise.cli.info:heads", name="heads", help="List the heads, or show every option of one.")
+app.command("labelwise.cli.info:backbones", name="backbones", help="List the backbones that match a pattern.")
+app.command("labelwise.cli.info:complexity", name="complexity", help="Count a model's parameters and multiply-adds.")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from labelwise.cli.say import say
-from labelwise.errors import LabelwiseError
+from labelwise.cli.common import say
+from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise.data.inspect import Pair, Report
@@ -58,8 +58,7 @@ def inspect(
         Also draw it into this file (.png, .pdf or .svg).
     """
     from labelwise.data.inspect import inspect as inspect_table
-    from labelwise.data.inspect_plot import save_picture
-    from labelwise.figures import check_can_draw
+    from labelwise.report.figures import check_can_draw, save_picture
 
     if picture:
         check_can_draw(picture)
@@ -100,9 +99,8 @@ def split(
     force
         Replace the splits that images have already; without it they are kept and only the others are divided.
     """
-    from labelwise.data.convert import lost_label_notes
-    from labelwise.data.manifest_writer import write_manifest
-    from labelwise.data.readers.manifest_rows import is_usual_split
+    from labelwise.data.convert import lost_label_notes, write_manifest
+    from labelwise.data.readers.manifest import is_usual_split
     from labelwise.data.split import parse_fractions, split_table
     from labelwise.data.table import canonical_split
 
@@ -207,7 +205,7 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
 
 
 def _open(data: str, **options: str) -> LabelTable:
-    from labelwise.data.open import open_data
+    from labelwise.data.sources import open_data
 
     return open_data(data, **options)
 

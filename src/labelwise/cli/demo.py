@@ -40,9 +40,9 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     from labelwise.data.sample import make_sample
     from labelwise.evaluation import evaluate
     from labelwise.report.demo import DemoPicture, demo_report
-    from labelwise.tagger import Tagger
+    from labelwise.runtime.tagger import Tagger
     from labelwise.training import load_recipe
-    from labelwise.training.run import train
+    from labelwise.training.train import train
 
     console = Console()
     started = time.monotonic()
@@ -80,8 +80,8 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
 
 def tag_photos(console: Console) -> None:
     """What `labelwise predict PHOTO …` says right after installation."""
-    from labelwise.cli.prediction_line import describe
-    from labelwise.tagger import load
+    from labelwise.cli.predict import describe
+    from labelwise.runtime.tagger import load
 
     package = find_spec("skimage")
     if package is None or package.origin is None:

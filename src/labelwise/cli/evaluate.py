@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from labelwise.cli.say import say
-from labelwise.errors import LabelwiseError, shortened
+from labelwise.cli.common import say
+from labelwise.core.errors import LabelwiseError, shortened
+from labelwise.data.images import OnBadImage
+from labelwise.data.labels import FROM_DATA, label_list, unseen_labels
+from labelwise.data.table import LabelTable
+from labelwise.engines.choose import open_engine
+from labelwise.evaluation.inference import InferenceOptions
+from labelwise.features import FeatureCache
+from labelwise.model.model import LabelModel, load_model
+from labelwise.runtime.exported import ExportedModel, find_export
+from labelwise.runtime.sessions import Engine, EngineName
+from labelwise.training.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from labelwise.data.table import LabelTable
     from labelwise.evaluation.inference import Predictions
-    from labelwise.export.model import ExportedModel
-    from labelwise.model import LabelModel
 
 
 def evaluate(
@@ -85,16 +97,14 @@ def evaluate(
         once if there are many pictures, else torch.
     """
     from labelwise.bundled import default_model
-    from labelwise.cli.inference import Inference, open_network
-    from labelwise.cli.zero_shot import show_zero_shot, unseen_of
-    from labelwise.data.open import open_data
-    from labelwise.data.run_split import with_splits_of_run
+    from labelwise.data.sources import open_data
     from labelwise.evaluation import evaluate as measure
     from labelwise.evaluation import match_labels, predict_logits
     from labelwise.evaluation.thresholds import parse_rule
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
-    from labelwise.model import LabelModel
-    from labelwise.model_folder import find_folder
+    from labelwise.model.folder import find_folder
+    from labelwise.model.model import LabelModel
+    from labelwise.training.run import with_splits_of_run
 
     fits = fit_thresholds is not None or fit_temperature
     _check_arguments(model, fits, save, fit_on, bootstrap, batch_size, workers)
@@ -204,7 +214,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from labelwise.evaluation.tables import headline_table, label_table, notes
+    from labelwise.evaluation.evaluate import headline_table, label_table, notes
 
     data = result["data"]
     say(
@@ -219,3 +229,153 @@ def _show(result: dict[str, Any]) -> None:
 
 def _warn(text: str) -> None:
     say(f"warning: {text}", stderr=True)
+
+
+_LABELS_SHOWN = 30
+
+
+def unseen_of(given: str | None, model: str, table: LabelTable) -> tuple[str, ...]:
+    """The unseen labels that the user names, else those of the run's recipe; none of them, for most runs."""
+    if given is not None:
+        if given == "none":
+            return ()
+        return unseen_labels(table, FROM_DATA if given == FROM_DATA else label_list(given))
+    for folder in (Path(model), Path(model).parent):
+        if (folder / "recipe.yaml").is_file():
+            wanted = load_recipe(folder / "recipe.yaml", {}).data.unseen or ()
+            # Other data than the run's may have none of them.
+            return unseen_labels(table, wanted if wanted == FROM_DATA else [n for n in wanted if n in table.labels])
+    return ()
+
+
+def show_zero_shot(result: dict[str, Any]) -> None:
+    console, data = Console(highlight=False), result["data"]
+    zsl, gzsl = result["zsl"], result["gzsl"]
+    console.print(
+        f"{result['model']['source']} on {data['source']} ({data['split']}): {result['images']:,} images, "
+        f"{gzsl['labels'] - zsl['labels']:,} labels seen, {zsl['labels']:,} unseen",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(_label_table(result["per_label"]))
+    console.print(_headline_table(result))
+    for count, text in (
+        (gzsl["labels_without_positives"], "labels without a known positive, left out of mAP"),
+        (len(result["labels_ignored"]), "labels of the data that are neither seen nor unseen, ignored"),
+        (result["unknown_entries"], "unknown values, counted nowhere"),
+        (len(result["bad_images"]), "images that cannot be decoded, skipped"),
+    ):
+        if count:
+            console.print(f"{text}: {count:,}")
+
+
+def _headline_table(result: dict[str, Any]) -> Table:
+    samples = result["samples"]
+    title = f"percent, with {result['level']:.0f} % intervals of {samples:,} samples" if samples else "percent"
+    table = Table("", title=title, box=None, title_justify="left")
+    for column in ("unseen (ZSL)", "chance", "all (GZSL)", "chance"):
+        table.add_column(column, justify="right", no_wrap=True)
+    names = {"mAP": "mAP"} | {
+        f"{short}_top{k}": f"{name} at {k}"
+        for k in (1, 3, 5)
+        for short, name in (("OP", "precision"), ("OR", "recall"), ("OF1", "F1"))
+    }
+    for key, name in names.items():
+        cells: list[str] = []
+        for part in (result["zsl"], result["gzsl"]):
+            interval = part["confidence"].get(key)
+            bounds = "" if interval is None or None in interval else f" ({interval[0]:.1f} to {interval[1]:.1f})"
+            cells += [_number(part[key]) + bounds, _number(part["chance"][key])]
+        table.add_row(name, *cells)
+        if key == "mAP":
+            relative = result["zsl_relative"]
+            table.add_row("mAP, relative", _number(relative["mAP"]), _number(relative["chance"]["mAP"]), "", "")
+    return table
+
+
+def _label_table(rows: list[dict[str, Any]]) -> Table:
+    """The unseen labels first: they are what this is about."""
+    table = Table("label", "", box=None)
+    for column in ("AP", "chance", "positives"):
+        table.add_column(column, justify="right")
+    ordered = sorted(rows, key=lambda row: not row["unseen"])
+    if len(ordered) > _LABELS_SHOWN:
+        table.caption = f"{_LABELS_SHOWN} of {len(ordered):,} labels; --json has all"
+    for row in ordered[:_LABELS_SHOWN]:
+        kind = "unseen" if row["unseen"] else "seen"
+        table.add_row(escape(row["label"]), kind, _number(row["AP"]), _number(row["chance"]), f"{row['positives']:,}")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def open_network(model: str, engine: EngineName, *, itself: bool) -> LabelModel | ExportedModel:
+    """A model, or if that will do an exported one."""
+    exported = find_export(model)
+    if exported is not None:
+        if itself:
+            raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
+        return ExportedModel(exported, engine)
+    return load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(kw_only=True)
+class Inference:
+    network: LabelModel | ExportedModel
+    engine: EngineName
+    batch_size: int
+    workers: int
+    on_bad_image: OnBadImage
+    flip: bool
+    scales: list[float]
+    cache: bool
+    as_it_is: bool  # the network's own labels, and no others
+    images: int  # how many, about: for one engine or the other to be worth its preparation
+
+    @cached_property
+    def runner(self) -> Engine | None:
+        """The engine for the whole model; None where torch runs it, or its head on cached features."""
+        if isinstance(self.network, ExportedModel):
+            return self.network.engine
+        if self.cache:  # there the engine computes the features
+            return None
+        if not self.as_it_is or self.scales != [1]:
+            if self.engine not in ("auto", "torch"):
+                raise LabelwiseError(
+                    f"--engine {self.engine} runs a model as it is: not with --scales or --unseen; use torch"
+                )
+            return None
+        return open_engine(
+            self.engine,
+            self.network,
+            size=self.network.config.preprocessing.size,
+            images=self.images * (2 if self.flip else 1),
+            batch_size=self.batch_size,
+            say=lambda text: say(text, stderr=True),
+        )
+
+    def options(self, images: LabelTable) -> InferenceOptions:
+        """The keywords of `predict_logits` for these images; their features are computed here if they are cached."""
+        features = None
+        if self.cache and isinstance(self.network, LabelModel):
+            features = FeatureCache.build(
+                images,
+                self.network.backbone,
+                self.network.config.preprocessing,
+                flips=self.flip,
+                batch_size=self.batch_size,
+                workers=self.workers,
+                on_bad_image=self.on_bad_image,
+                engine=self.engine,
+            )
+        return {
+            "batch_size": self.batch_size,
+            "workers": self.workers,
+            "on_bad_image": self.on_bad_image,
+            "flip": self.flip,
+            "scales": self.scales,
+            "features": features,
+            "engine": self.runner,
+        }

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from labelwise.cli.model_argument import model_and_rest
-from labelwise.cli.say import say
-from labelwise.errors import LabelwiseError
+from labelwise.cli.common import say
+from labelwise.cli.predict import model_and_rest
+from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
-    from labelwise.model import LabelModel
+    from labelwise.model.model import LabelModel
 
 
 def explain(
@@ -105,7 +105,7 @@ def _picture(
     layer: int | None,
     head: int | None,
 ) -> None:
-    from labelwise.figures import check_can_draw
+    from labelwise.report.figures import check_can_draw
 
     if top < 1:
         raise LabelwiseError(f"--top {top}: give 1 or more")
@@ -114,9 +114,9 @@ def _picture(
     check_can_draw(out)
     if image.is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one picture")
-    from labelwise.explain.figure import save_explanation
-    from labelwise.explain.maps import describe, maps_of
-    from labelwise.tagger import load
+    from labelwise.analysis.maps import describe, maps_of
+    from labelwise.report.figures import save_explanation
+    from labelwise.runtime.tagger import load
 
     tagger = load(model)
     prediction = tagger.predict(image)[0]
@@ -139,7 +139,7 @@ def _check(
     area: float,
     workers: int,
 ) -> None:
-    from labelwise.explain.masking import masking_check
+    from labelwise.analysis.masking import masking_check
 
     if images < 2 or not 0 < area < 1:
         raise LabelwiseError(f"--images {images} --area {area:g}: give 2 images or more and an area between 0 and 1")
@@ -163,10 +163,9 @@ def _experts(
     workers: int,
     cache: bool,
 ) -> None:
-    from labelwise.explain.expert_charts import expert_words
-    from labelwise.explain.expert_files import check_file, write_experts
-    from labelwise.explain.gates import check_has_experts, expert_use
+    from labelwise.analysis.experts import check_has_experts, expert_use
     from labelwise.features import FeatureCache
+    from labelwise.report.expert_sections import check_file, expert_words, write_experts
 
     if out is not None:
         check_file(out)
@@ -189,9 +188,9 @@ def _experts(
 def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
     import torch
 
-    from labelwise.data.open import open_data
-    from labelwise.data.run_split import with_splits_of_run
-    from labelwise.model import load_model
+    from labelwise.data.sources import open_data
+    from labelwise.model.model import load_model
+    from labelwise.training.run import with_splits_of_run
 
     network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
     table = with_splits_of_run(open_data(data), Path(model), Path(model).parent)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from labelwise.cli.say import say
-from labelwise.errors import LabelwiseError
+from labelwise.cli.common import say
+from labelwise.core.errors import LabelwiseError
 
 
 def export(
@@ -49,11 +49,11 @@ def export(
     if split is not None and not int8:
         raise LabelwiseError("--split chooses among the images of --calibration: give that, too")
     from labelwise.bundled import default_model
-    from labelwise.data.open import open_data
-    from labelwise.evaluation.labels import match_labels
-    from labelwise.export.quantize import Calibration
-    from labelwise.export.write import export_model
-    from labelwise.model import load_model
+    from labelwise.data.labels import match_labels
+    from labelwise.data.sources import open_data
+    from labelwise.engines.export import export_model
+    from labelwise.engines.quantize import Calibration
+    from labelwise.model.model import load_model
 
     network = load_model(model or default_model())
     images = None

@@ -2,28 +2,144 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import sys
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from labelwise.cli.large_job import JobOptions, run_job
-from labelwise.cli.model_argument import model_and_rest
-from labelwise.cli.path_lists import read_paths
-from labelwise.cli.prediction_files import CsvWriter, JsonWriter, Writer
-from labelwise.cli.prediction_line import describe
-from labelwise.cli.progress import FEW, picture_progress
-from labelwise.cli.say import say
-from labelwise.cli.sidecars import SidecarWriter
-from labelwise.data.readers.base import is_image
-from labelwise.errors import LabelwiseError
-from labelwise.pictures import find_images
+from labelwise.cli.common import say
+from labelwise.cli.jobs import JobOptions, run_job
+from labelwise.cli.prediction_files import CsvWriter, JsonWriter, SidecarWriter, Writer
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import FEW, picture_progress
+from labelwise.data.readers.base import is_image, walk
+from labelwise.data.sources import find_images, kind_of
+
+if TYPE_CHECKING:
+    from labelwise.runtime.prediction import Prediction
+
+_CONFIG = "config.json"  # in a model folder and in an exported one; a run folder has it in model/
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def model_and_rest(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The model, and the arguments behind it; the bundled tagger and all arguments if the first one is no model."""
+    if arguments and is_model(arguments[0]):
+        return arguments[0], list(arguments[1:])
+    from labelwise.bundled import default_model
+
+    return str(default_model()), list(arguments)
+
+
+def is_model(argument: str) -> bool:
+    """True for a run, model or exported folder and for a hub id; False for pictures. What is neither is an error.
+
+    >>> is_model("owner/name"), is_model("s3://bucket/photos"), is_model("shards/{000..099}.tar")
+    (True, False, False)
+    """
+    path = Path(argument)
+    if path.is_dir():
+        if (path / _CONFIG).is_file() or (path / "model" / _CONFIG).is_file():
+            return True
+        if _holds_pictures(path):
+            return False
+        raise LabelwiseError(
+            f"the folder {argument!r} is neither a model ({_CONFIG} or model/{_CONFIG} would be in it) nor does it "
+            "hold images; name a run folder, a model folder, an exported model or a hub id, or a folder of pictures"
+        )
+    is_pattern = glob.has_magic(argument) or "{" in argument
+    if path.exists() or "://" in argument or is_pattern or kind_of(argument) in ("shard", "parquet"):
+        return False  # opening it says what is wrong with it, if anything is
+    if is_image(path.name):  # a misspelt picture must not be looked for on the hub
+        raise LabelwiseError(f"no such file: {argument!r}")
+    if _HUB_ID.fullmatch(argument):
+        return True
+    raise LabelwiseError(
+        f"no such file or folder: {argument!r}; the first argument is a picture, a folder, or a model: a run folder, "
+        "a model folder, an exported model or a hub id like 'owner/name'"
+    )
+
+
+def _holds_pictures(folder: Path) -> bool:
+    """Some file below can be predicted; the walk ends at the first one."""
+    return any(kind_of(name) for _, names in walk(str(folder)) for name in names)
+
+
+_CHUNK = 1 << 16
+
+
+def read_paths(source: str, *, null: bool = False) -> Iterator[str]:
+    """The paths in file `source`, or from stdin if that is `-`: one per line, or with `null` each ended by a NUL byte
+    as `find -print0` does. A path is given as soon as it has arrived."""
+    with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as file:
+        for number, entry in enumerate(split_paths(file, b"\0" if null else b"\n")):
+            if not null:
+                entry = entry.removesuffix(b"\r")
+            if number == 0:
+                entry = entry.removeprefix(BOM_UTF8)  # some editors write it
+            if entry:
+                yield os.fsdecode(entry)  # names that are not UTF-8 find their files, too
+
+
+def split_paths(file: IO[bytes], end: bytes) -> Iterator[bytes]:
+    r"""
+    >>> from io import BytesIO
+    >>> list(split_paths(BytesIO(b"a b.jpg\0c\nd.jpg\0"), b"\0"))
+    [b'a b.jpg', b'c\nd.jpg', b'']
+    """
+    read = getattr(file, "read1", file.read)  # what has arrived, instead of waiting until the chunk is full
+    rest = b""
+    while chunk := read(_CHUNK):
+        *complete, rest = (rest + chunk).split(end)
+        yield from complete
+    yield rest
+
+
+_NEAR = 0.6  # of its threshold: a label that comes this close is shown as a near miss
+_NEAR_SHOWN = 3
+_TINY = 1e-30  # a score of 0 is the furthest away
+
+
+def describe(prediction: Prediction, labels: dict[str, float], *, near_misses: bool, width: int = 0) -> str:
+    """`photo.jpg   dog 0.98   person 0.91   (sofa 0.34, below its threshold 0.52)`"""
+    said = [f"{label} {score:.2f}" for label, score in labels.items()] or ["no label"]
+    if near_misses:
+        said += _near_misses(prediction)
+    return "   ".join([str(prediction.image).ljust(width), *said])
+
+
+def _near_misses(prediction: Prediction) -> list[str]:
+    thresholds, named = prediction.thresholds, set(prediction.labels)
+    below = [(label, score) for label, score in prediction.all_scores.items() if label not in named]
+    near = [(label, score) for label, score in below if score >= _NEAR * thresholds[label]][:_NEAR_SHOWN]
+    if not named:  # say at least what came nearest
+        near = near or sorted(below, key=lambda entry: thresholds[entry[0]] / max(entry[1], _TINY))[:1]
+    texts = [_both(score, thresholds[label]) for label, score in near]
+    if len(near) == 1:
+        return [f"({near[0][0]} {texts[0][0]}, below its threshold {texts[0][1]})"]
+    several = ", ".join(f"{label} {score} < {limit}" for (label, _), (score, limit) in zip(near, texts, strict=True))
+    return [f"(below their thresholds: {several})"] if near else []
+
+
+def _both(score: float, threshold: float) -> tuple[str, str]:
+    """With as many digits as it takes to see that they differ.
+
+    >>> _both(0.34, 0.52), _both(0.5196, 0.5204)
+    (('0.34', '0.52'), ('0.5196', '0.5204'))
+    """
+    digits = 2 if f"{score:.2f}" != f"{threshold:.2f}" else 4
+    return f"{score:.{digits}f}", f"{threshold:.{digits}f}"
+
 
 _WIDEST_NAME = 60  # characters: longer paths do not push the labels of all others to the right
 _NO_JOB = JobOptions()
@@ -130,7 +246,7 @@ def predict(
     if missing is not None:
         raise LabelwiseError(f"no such file or folder: {missing!r}")
     _check_targets({"--json": json_file, "--csv": csv_file}, [*sources, *([from_file] if from_file else [])])
-    from labelwise.tagger import load
+    from labelwise.runtime.tagger import load
 
     pictures: Iterable[str] = map(str, find_images(chain(sources, listed)))
     count: int | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from labelwise.cli.say import say
+from labelwise.cli.common import say
 
 
 def push(
@@ -42,7 +42,7 @@ def push(
     dry_run
         Write what would be uploaded into this folder, and upload nothing.
     """
-    from labelwise import hub
+    from labelwise.hub import push as hub
 
     files = evaluation or []
     if dry_run is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 
 def report(
@@ -66,7 +66,7 @@ def report(
     ):
         if value < least:
             raise LabelwiseError(f"--{name} {value}: give a number of {least} or more")
-    from labelwise.report.runs import ReportOptions, runs_report
+    from labelwise.report.page import ReportOptions, runs_report
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     page = runs_report(

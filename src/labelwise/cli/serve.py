@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from labelwise.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, missing_extra
 
 
 def serve(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from labelwise.cli.options import parse_options
+from labelwise.cli.common import parse_options
 
 
 def train(
@@ -77,9 +77,9 @@ def train(
     overwrite
         Replace the run in --out.
     """
-    from labelwise.errors import LabelwiseError
+    from labelwise.core.errors import LabelwiseError
     from labelwise.training import load_recipe
-    from labelwise.training.run import train as run
+    from labelwise.training.train import train as run
 
     flags: dict[str, Any] = {
         "data.source": data,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labelwise.data.open import open_data
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 
 __all__ = ["LabelTable", "open_data"]

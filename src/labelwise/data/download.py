@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, unknown_name
 
 _CHUNK = 1 << 20
 _PARTIAL = ".part"

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.data.duplicates import Track, duplicate_groups, quietly
+from labelwise.core.errors import shortened
 from labelwise.data.images import BadImage, BadImageError, load_image
+from labelwise.data.split import Track, duplicate_groups, quietly
 from labelwise.data.table import PRESENT, LabelTable
-from labelwise.errors import shortened
 
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
 _PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square

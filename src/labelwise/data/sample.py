@@ -3,13 +3,238 @@ the moon, fish and boats at sea) and labels that exclude each other (sun and moo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from labelwise.data.duplicates import Track, quietly
-from labelwise.data.manifest_writer import write_manifest
-from labelwise.data.sample_scene import SAMPLE_LABELS, draw_scene
+import numpy as np
+from PIL import Image
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data import sample_shapes as shapes
+from labelwise.data.convert import write_manifest
+from labelwise.data.sample_shapes import Canvas, Colour
+from labelwise.data.split import Track, quietly
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
+
+SAMPLE_LABELS = (
+    "bird", "boat", "car", "cloud", "fish", "house", "moon", "person", "rain", "stars", "sun", "tree", "umbrella",
+)  # fmt: skip
+_ID = {name: number for number, name in enumerate(SAMPLE_LABELS, start=1)}  # 0 is "nothing" on the owner map
+_ENOUGH = {"bird": 0.0006, "rain": 0.0006, "stars": 0.0006}  # share of the picture a label must have left visible
+_ENOUGH_ELSE = 0.002
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels, right and bottom exclusive
+LabelledShape = Callable[[Canvas, np.random.Generator, int, float, float, float], None]
+PlainShape = Callable[[Canvas, np.random.Generator, float, float, float], None]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture, and for each label in it the box around all its visible pixels."""
+
+    image: Image.Image
+    boxes: dict[str, Box]
+
+
+def draw_scene(number: int, size: int = 160, seed: int = 0) -> Scene:
+    """Picture `number` of the set with that seed, whichever others are drawn.
+
+    >>> draw_scene(0).boxes["sun"]
+    (114, 36, 153, 69)
+    """
+    return _Landscape(np.random.default_rng((seed, number)), size).draw()
+
+
+class _Landscape:
+    def __init__(self, rng: np.random.Generator, size: int) -> None:
+        self.rng = rng
+        self.night, self.sea = rng.random() < 0.38, rng.random() < 0.42
+        self.horizon = rng.uniform(0.46, 0.62)
+        self.canvas = self._sky(size, dusk=rng.random() < 0.22)
+        self.raining = rng.random() < 0.34
+        self.cloud_half = rng.uniform(0.14, 0.26)  # of the rain cloud: half its width
+        self.cloud_x = rng.uniform(self.cloud_half, 1 - self.cloud_half)
+        self.cloud_y = rng.uniform(0.1, 0.2)
+        self.standing: list[tuple[float, Callable[[], None]]] = []  # (y, draw): drawn from far to near
+
+    def draw(self) -> Scene:
+        self._lights()
+        self._clouds()
+        self._hills()
+        if self.sea:
+            self._at_sea()
+        else:
+            self._on_land()
+        for _, draw in sorted(self.standing, key=lambda thing: thing[0]):
+            draw()
+        if self.raining:
+            at = self.cloud_x, self.cloud_y, self.cloud_half
+            shapes.rain(self.canvas, self.rng, _ID["rain"], *at, foot=self.rng.uniform(0.72, 0.95))
+        if self._chance(0.12 if self.night else 0.45):
+            for _ in range(self.rng.integers(1, 4)):
+                x, y, s = self._between(0.08, 0.92), self._between(0.12, self.horizon), self._between(0.03, 0.055)
+                shapes.bird(self.canvas, self.rng, _ID["bird"], x, y, s)
+        return Scene(self.canvas.finish(self.rng, grain=self._between(1.5, 5)), self._visible_boxes())
+
+    def _chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def _between(self, low: float, high: float) -> float:
+        return float(self.rng.uniform(low, high))
+
+    # ---- the sky
+
+    def _sky(self, size: int, dusk: bool) -> Canvas:
+        """Dusk may belong to a day or to a night, so the colour of the sky does not tell sun from moon."""
+        if dusk:
+            return Canvas(size, (70, 66, 120), (248, 158, 112), self.horizon, light=self._between(0.62, 0.8))
+        if self.night:
+            blue = int(self.rng.integers(46, 84))
+            return Canvas(size, (8, 12, blue // 2), (30, 40, blue + 30), self.horizon, light=self._between(0.42, 0.6))
+        skies = [
+            ((84, 160, 226), (206, 232, 246)),
+            ((120, 150, 176), (210, 218, 222)),
+            ((60, 140, 190), (236, 226, 200)),
+        ]
+        above, below = skies[self.rng.integers(3)]
+        return Canvas(size, above, below, self.horizon, light=self._between(0.86, 1.0))
+
+    def _lights(self) -> None:
+        """Sun, or moon and stars: never both. They may touch the hills."""
+        canvas, rng = self.canvas, self.rng
+        x, y = self._between(0.12, 0.88), self._between(0.12, self.horizon - 0.06)
+        if self.night:
+            has_moon = self._chance(0.4 if self.raining else 0.75)
+            if self._chance(0.8 if has_moon else 0.35):
+                middle, high, spread = self._between(0.2, 0.8), self._between(0.1, 0.25), self._between(0.08, 0.2)
+                shapes.stars(canvas, rng, _ID["stars"], middle, high, spread)
+            if has_moon:
+                shapes.moon(canvas, rng, _ID["moon"], x, y, self._between(0.045, 0.085))
+        elif self._chance(0.2 if self.raining else 0.7):
+            shapes.sun(canvas, rng, _ID["sun"], x, y, self._between(0.05, 0.085))
+        if self._chance(0.15):  # round and bright, but neither sun nor moon
+            shapes.balloon(canvas, rng, self._between(0.1, 0.9), self._between(0.1, 0.3), self._between(0.03, 0.06))
+
+    def _clouds(self) -> None:
+        if self.raining or self._chance(0.45):
+            for _ in range(self.rng.integers(1, 3)):
+                x, y, s = self._between(0.1, 0.9), self._between(0.08, 0.32), self._between(0.08, 0.15)
+                shapes.cloud(self.canvas, self.rng, _ID["cloud"], x, y, s, dark=self._chance(0.25))
+        if self.raining:
+            at = self.cloud_x, self.cloud_y, self.cloud_half
+            shapes.cloud(self.canvas, self.rng, _ID["cloud"], *at, dark=self._chance(0.8))
+
+    # ---- the ground
+
+    def _hills(self) -> None:
+        steps = np.linspace(0, 1, 40)
+        for layer in range(self.rng.integers(1, 3)):
+            colour: Colour = (132, 150, 172) if self.sea else [(120, 150, 140), (96, 136, 104)][layer]
+            height = self._between(0.03, 0.07) * (0.6 if self.sea else 1) / (1 + layer)
+            wave = np.sin(self._between(1, 3) * math.tau * steps + self._between(0, 6))
+            ridge = self.horizon - height * (1.2 + wave + 0.4 * np.sin(self._between(9, 21) * steps))
+            outline = list(zip(steps.tolist(), ridge.tolist(), strict=True))
+            self.canvas.polygon([(0.0, self.horizon + 0.02), *outline, (1.0, self.horizon + 0.02)], colour)
+
+    def _ground(self, far: Colour, near: Colour) -> None:
+        for share in np.linspace(0, 1, 12):
+            colour = tuple(int(f * (1 - share) + n * share) for f, n in zip(far, near, strict=True))
+            top = self.horizon + (1 - self.horizon) * share * 0.95
+            self.canvas.box(0, top, 1, 1 - top + 0.01, colour)
+
+    def _nearness(self, y: float) -> float:
+        """0.55 at the horizon, 1 at the lower edge: how large things look."""
+        return 0.55 + 0.45 * (y - self.horizon) / (1 - self.horizon)
+
+    def _stand(self, shape: LabelledShape, low: float, high: float, y: float) -> None:
+        x, s = self._between(0.12, 0.88), self._between(low, high) * self._nearness(y)
+        self.standing.append((y, lambda: shape(self.canvas, self.rng, _ID[shape.__name__], x, y, s)))
+
+    def _stand_unlabelled(self, shape: PlainShape, size: float, y: float) -> None:
+        x, s = self._between(0.08, 0.92), size * self._between(0.8, 1.2) * self._nearness(y)
+        self.standing.append((y, lambda: shape(self.canvas, self.rng, x, y, s)))
+
+    def _on_land(self) -> None:
+        fields = [
+            ((150, 186, 110), (96, 148, 70)),
+            ((214, 200, 130), (170, 150, 84)),
+            ((236, 240, 244), (206, 216, 226)),
+        ]
+        self._ground(*fields[self.rng.choice(3, p=[0.6, 0.25, 0.15])])  # summer, autumn, snow
+        if self._chance(0.55):  # a road, with a car or without
+            road = self._between(self.horizon + 0.16, 0.92)
+            self.canvas.box(0, road - 0.06, 1, 0.085, (112, 112, 118))
+            for dash in np.arange(0.03, 1, 0.14):
+                self.canvas.box(dash, road - 0.022, 0.06, 0.008, (226, 226, 214))
+            if self._chance(0.7):
+                self._stand(shapes.car, 0.2, 0.28, road)
+        if self._chance(0.45):
+            self._stand(shapes.house, 0.2, 0.32, self._between(self.horizon + 0.04, self.horizon + 0.2))
+        if self._chance(0.55):
+            for _ in range(self.rng.integers(1, 4)):
+                self._stand(shapes.tree, 0.2, 0.36, self._between(self.horizon + 0.05, 0.95))
+        for shape, chance, size in ((shapes.bush, 0.4, 0.12), (shapes.rock, 0.25, 0.1), (shapes.lamp, 0.2, 0.3)):
+            if self._chance(chance):
+                self._stand_unlabelled(shape, size, self._between(self.horizon + 0.05, 0.95))
+        if self._chance(0.4):
+            self._somebody(self._between(self.horizon + 0.12, 0.96))
+
+    def _at_sea(self) -> None:
+        waters = [
+            ((130, 180, 206), (40, 100, 150)),
+            ((120, 190, 180), (30, 120, 130)),
+            ((150, 160, 176), (80, 96, 120)),
+        ]
+        self._ground(*waters[self.rng.integers(3)])
+        for _ in range(26):  # waves
+            x, y = self._between(0, 1), self._between(self.horizon + 0.02, 0.98)
+            length = self._between(0.02, 0.07) * self._nearness(y)
+            crest = [(x, y), (x + length / 2, y - 0.006), (x + length, y)]
+            self.canvas.line(crest, 0.005, (236, 244, 250, 120))
+        shore = 1.0
+        if self._chance(0.4):  # a beach along the lower edge
+            shore = self._between(0.8, 0.88)
+            edge = [(x, shore + 0.02 * math.sin(x * 7 + shore * 40)) for x in np.linspace(0, 1, 24).tolist()]
+            self.canvas.polygon([(0, 1), *edge, (1, 1)], (232, 208, 156))
+            if self._chance(0.7):
+                self._somebody(self._between(0.93, 0.98))
+            if not self.night and self._chance(0.35):
+                self._stand(shapes.umbrella, 0.18, 0.26, 0.97)
+        for shape, chance, most, low, high in ((shapes.boat, 0.55, 2, 0.16, 0.3), (shapes.fish, 0.5, 3, 0.09, 0.15)):
+            if self._chance(chance):
+                for _ in range(self.rng.integers(1, most + 1)):
+                    self._stand(shape, low, high, self._between(self.horizon + 0.05, shore - 0.05))
+        for plain, chance, size in ((shapes.buoy, 0.25, 0.07), (shapes.rock, 0.3, 0.14)):
+            if self._chance(chance):
+                self._stand_unlabelled(plain, size, self._between(self.horizon + 0.05, shore - 0.03))
+
+    def _somebody(self, y: float) -> None:
+        """In the rain mostly with an umbrella, else seldom."""
+        s = self._between(0.2, 0.28) * self._nearness(y)
+        in_rain = self.raining and self._chance(0.75)
+        under_cloud = self.cloud_x + self._between(-0.7, 0.7) * self.cloud_half
+        x = under_cloud if in_rain else self._between(0.12, 0.88)
+        carries = self._chance(0.85 if in_rain else 0.04 if self.night else 0.12)
+
+        def draw() -> None:
+            if carries:
+                shapes.umbrella(self.canvas, self.rng, _ID["umbrella"], x + 0.24 * s, y - 0.52 * s, s * 0.85)
+            shapes.person(self.canvas, self.rng, _ID["person"], x, y, s)
+
+        self.standing.append((y, draw))
+
+    def _visible_boxes(self) -> dict[str, Box]:
+        """The labels of which enough is left uncovered."""
+        owner = np.asarray(self.canvas.owner)[:: shapes.OVERSAMPLING, :: shapes.OVERSAMPLING]  # [size, size]
+        boxes = {}
+        for name, number in _ID.items():
+            rows, columns = np.nonzero(owner == number)
+            if len(rows) >= _ENOUGH.get(name, _ENOUGH_ELSE) * owner.size:
+                boxes[name] = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
+        return boxes
+
 
 _SPLIT_OF_TEN = ("train", "train", "train", "test", "train", "train", "train", "val", "train", "test")
 

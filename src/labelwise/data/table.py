@@ -9,8 +9,8 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.strings import CodedStrings, PackedStrings
-from labelwise.errors import LabelwiseError, unknown_name
 
 PRESENT, ABSENT, UNKNOWN = 1, 0, -1
 

@@ -11,20 +11,37 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from labelwise.atomic_file import write_whole
-from labelwise.cache_folder import cache_folder
-from labelwise.engines.base import FAMILIES, TOLERANCE, Engine, EngineName, Family, relative_difference, thread_count
-from labelwise.engines.convert import FILES, convert, open_file
-from labelwise.engines.network import add_network
-from labelwise.engines.torch_engine import TorchEngine
-from labelwise.errors import LabelwiseError
-from labelwise.model import LabelModel
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import cache_folder, write_whole
+from labelwise.engines.convert import FILES, TorchEngine, convert, open_file
+from labelwise.model.model import LabelModel
+from labelwise.runtime.sessions import (
+    FAMILIES,
+    TOLERANCE,
+    Engine,
+    EngineName,
+    Family,
+    relative_difference,
+    thread_count,
+)
+
+
+def add_network(digest: hashlib._Hash, network: nn.Module) -> None:
+    """Make `digest` depend on every module with its options and on every weight."""
+    digest.update(repr(network).encode())
+    # Not the state dict: it leaves out the buffers that are not saved.
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
 
 FORMAT = 1  # to be raised whenever the same network would be converted to another file
 WORTH_MEASURING = 500  # images: converting and measuring takes about as long as PyTorch needs for them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -9,13 +10,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from timm.layers import Conv2dSame
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from labelwise.engines.base import Engine, Family
-from labelwise.engines.padding import with_constant_padding
-from labelwise.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.runtime.sessions import Engine, Family, Floats
+
+
+def with_constant_padding(network: nn.Module) -> nn.Module:
+    """A copy for pictures whose sides are multiples of the network's stride; it shares nothing with `network`.
+
+    Convolutions of the tf_ models pad by what the side x of their input needs, (ceil(x / s) - 1) s + (k - 1) d + 1 - x.
+    As an expression over an unknown x, carried through dozens of layers, that takes minutes to trace. Where s divides x
+    it is the constant (k - 1) d + 1 - s.
+    """
+    copied = copy.deepcopy(network)
+    for name, layer in list(copied.named_modules()):
+        if type(layer) is Conv2dSame:
+            copied.set_submodule(name, _padded(layer))
+    return copied
+
+
+def _padded(layer: Conv2dSame) -> nn.Module:
+    sides = []  # left, right, top, bottom
+    for kernel, dilation, stride in reversed(list(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))):
+        total = max((kernel - 1) * dilation + 1 - stride, 0)
+        sides += [total // 2, total - total // 2]  # an odd one goes to the right and to the bottom
+    plain = nn.Conv2d(
+        layer.in_channels,
+        layer.out_channels,
+        layer.kernel_size,
+        layer.stride,
+        dilation=layer.dilation,
+        groups=layer.groups,
+        bias=layer.bias is not None,
+        device="meta",
+    )
+    plain.weight, plain.bias = layer.weight, layer.bias
+    return nn.Sequential(nn.ZeroPad2d(tuple(sides)), plain)
+
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 KEY = "labelwise"  # under which the metadata is kept inside the file
@@ -45,7 +81,7 @@ def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metad
     else:
         _write_onnx(program, folder / FILES["onnxruntime"], metadata)
     if family == "openvino":
-        from labelwise.engines.open_vino import openvino
+        from labelwise.runtime.sessions import openvino
 
         package = openvino()
         model = package.Core().read_model(folder / FILES["onnxruntime"])
@@ -55,7 +91,7 @@ def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metad
 
 
 def save_openvino(model: Any, path: Path, metadata: str) -> None:
-    from labelwise.engines.open_vino import openvino
+    from labelwise.runtime.sessions import openvino
 
     model.set_rt_info(metadata, KEY)
     openvino().save_model(model, path, compress_to_fp16=False)
@@ -64,14 +100,12 @@ def save_openvino(model: Any, path: Path, metadata: str) -> None:
 def open_file(path: Path, family: Family) -> Engine:
     """The engine of this family on a file that `convert` wrote; OpenVINO also opens ONNX."""
     if family == "torch":
-        from labelwise.engines.torch_engine import TorchEngine
-
         return TorchEngine(torch.export.load(path).module())
     if family == "onnxruntime":
-        from labelwise.engines.onnx_runtime import OnnxEngine
+        from labelwise.runtime.sessions import OnnxEngine
 
         return OnnxEngine(path)
-    from labelwise.engines.open_vino import OpenVinoEngine
+    from labelwise.runtime.sessions import OpenVinoEngine
 
     return OpenVinoEngine(path)
 
@@ -119,3 +153,20 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+class TorchEngine:
+    """Runs where the module's parameters are, in their precision. The module is expected in evaluation mode."""
+
+    family: Family = "torch"
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    @torch.inference_mode()
+    def __call__(self, images: Floats) -> Floats:
+        inputs = torch.from_numpy(images)
+        like = next(self.module.parameters(), inputs)
+        inputs = inputs.to(like.device, like.dtype).contiguous(memory_format=torch.channels_last)
+        out: Floats = np.asarray(self.module(inputs).float().cpu())
+        return out

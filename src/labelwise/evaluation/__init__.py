@@ -1,13 +1,19 @@
 """Evaluation: predictions over a dataset, metrics with confidence intervals, thresholds and calibration."""
 
-from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws, bootstrap_intervals
+from labelwise.data.labels import match_labels
+from labelwise.evaluation.bootstrap import (
+    Difference,
+    Draws,
+    Interval,
+    bootstrap_draws,
+    bootstrap_intervals,
+    discoveries,
+    paired_difference,
+)
 from labelwise.evaluation.calibration import expected_calibration_error, fit_platt, fit_temperature
 from labelwise.evaluation.evaluate import Evaluation, evaluate, measure
-from labelwise.evaluation.fit import Fit, fit_config
 from labelwise.evaluation.inference import Predictions, predict_logits
-from labelwise.evaluation.labels import match_labels
-from labelwise.evaluation.paired import Difference, discoveries, paired_difference
-from labelwise.evaluation.thresholds import ThresholdFit, fit_thresholds, threshold_fit
+from labelwise.evaluation.thresholds import Fit, ThresholdFit, fit_config, fit_thresholds, threshold_fit
 
 __all__ = [
     "Difference",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import LabelwiseError
-from labelwise.metrics.inputs import ArrayLike, Bytes, Floats, Ints, Mask, read_both, read_thresholds
-from labelwise.metrics.tally import in_top_k, passes_threshold
+from labelwise.core.errors import LabelwiseError
+from labelwise.metrics.precision_recall import in_top_k, passes_threshold
+from labelwise.metrics.ranking import ArrayLike, Bytes, Floats, Ints, Mask, read_both, read_thresholds
 
 Doubles = NDArray[np.float64]
 Weights = NDArray[np.int32]
@@ -28,7 +28,7 @@ class Interval:
 @dataclass(frozen=True)
 class Draws:
     """Every number on every sample, as fractions. The same seed draws the same images for every model that is measured
-    on them, so two models' draws can be subtracted (`labelwise.evaluation.paired`)."""
+    on them, so two models' draws can be subtracted (`labelwise.evaluation.bootstrap`)."""
 
     average_precision: Doubles  # [N, S]; NaN where a label has no positive in a sample
     metrics: dict[str, Doubles]  # name -> [S]
@@ -187,3 +187,47 @@ def _divide(part: NDArray[Any], whole: NDArray[Any]) -> Doubles:
 def _f1(precision: Doubles, recall: Doubles) -> Doubles:
     total = precision + recall
     return np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1, total))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two fractions that were measured on the same images."""
+
+    value: float
+    interval: Interval
+    p: float  # how often chance alone would show a difference this far from 0; NaN if there is nothing to compare
+
+
+def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float = 0.95) -> Difference:
+    """The difference `value` with what the samples [S] of both say about it.
+
+    Samples of the same images move both models up and down together; their difference varies far less than either, so
+    intervals that overlap can still hide a real difference. `p` is two-sided: twice the smaller share of samples on
+    one side of 0, each side counted with one sample more than there were, so that it is never 0.
+
+    >>> theirs = np.linspace(0.70, 0.80, 99)
+    >>> found = paired_difference(0.02, theirs + np.linspace(0.01, 0.03, 99), theirs)
+    >>> round(found.interval.low, 4), round(found.interval.high, 4), found.p
+    (0.0105, 0.0295, 0.02)
+    """
+    gaps = ours - theirs
+    gaps = gaps[~np.isnan(gaps)]
+    if not len(gaps) or np.isnan(value):
+        return Difference(value, Interval(np.nan, np.nan), np.nan)
+    below, above = (gaps <= 0).sum() + 1, (gaps >= 0).sum() + 1
+    return Difference(value, middle(gaps, level), float(min(1.0, 2 * min(below, above) / (len(gaps) + 1))))
+
+
+def discoveries(p: NDArray[np.float64], share: float = 0.05) -> Mask:
+    """Which of many differences can be called real: of those, about `share` are expected to be luck (Benjamini and
+    Hochberg 1995). Without it, 1 in 20 labels would seem to differ between two equal models. NaN is never called real.
+
+    >>> discoveries(np.array([0.01, 0.04, 0.03, np.nan, 0.9])).tolist()
+    [True, False, False, False, False]
+    """
+    defined = np.flatnonzero(~np.isnan(p))
+    order = defined[np.argsort(p[defined], kind="stable")]
+    passing = np.flatnonzero(p[order] <= share * np.arange(1, len(order) + 1) / max(len(order), 1))
+    real = np.zeros(len(p), bool)
+    real[order[: passing[-1] + 1 if len(passing) else 0]] = True
+    return real

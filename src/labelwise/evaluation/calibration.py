@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import LabelwiseError
-from labelwise.metrics.inputs import ArrayLike, Bytes, read_both
+from labelwise.core.errors import LabelwiseError
+from labelwise.metrics.ranking import ArrayLike, Bytes, read_both
 
 Task = Literal["multi-label", "single-label"]
 Doubles = NDArray[np.float64]

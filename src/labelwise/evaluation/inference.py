@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data.dataset import ImageDataset, ImageLoader
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import progress_of
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
-from labelwise.data.transforms import eval_transform
-from labelwise.engines.base import Engine
-from labelwise.engines.torch_engine import TorchEngine
-from labelwise.errors import LabelwiseError
-from labelwise.export.model import ExportedModel
+from labelwise.engines.convert import TorchEngine
 from labelwise.features.compute import evaluating
-from labelwise.features.progress import progress_of
-from labelwise.model import LabelModel
+from labelwise.loading.augment import eval_transform
+from labelwise.loading.dataset import ImageDataset, ImageLoader
+from labelwise.model.model import LabelModel
+from labelwise.runtime.exported import ExportedModel
+from labelwise.runtime.sessions import Engine
 
 if TYPE_CHECKING:
     from labelwise.features import FeatureCache

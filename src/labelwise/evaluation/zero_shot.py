@@ -10,21 +10,21 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImage
+from labelwise.data.labels import labels_not_in, match_labels
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, describe_model
-from labelwise.evaluation.fit import scores_of
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.evaluation.labels import labels_not_in, match_labels
+from labelwise.evaluation.thresholds import scores_of
 from labelwise.heads.query_head import QueryHead
 from labelwise.metrics import MultiLabelScores, multilabel_scores
-from labelwise.metrics.inputs import Bytes, Floats
 from labelwise.metrics.precision_recall import f1
+from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.metrics.summary import percent
-from labelwise.model import LabelModel
-from labelwise.model_config import ModelConfig
+from labelwise.model.config import ModelConfig
+from labelwise.model.model import LabelModel
 
 TOP_K = (1, 3, 5)
 # What is shown of the many metrics: those without a threshold, which nobody can fit for an unseen label.

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from labelwise.data.dataset import ImageDataset
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImage, BadImageError, load_image
-from labelwise.engines.base import Engine
-from labelwise.errors import LabelwiseError
+from labelwise.loading.dataset import ImageDataset
+from labelwise.runtime.sessions import Engine
 
 _HASHED_AT_ONCE = 1024
 

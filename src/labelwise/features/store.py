@@ -2,19 +2,118 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import time
+import uuid
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from labelwise.errors import LabelwiseError
-from labelwise.features.shard import SUFFIX, UNFINISHED, DamagedShardError, Shard, open_shard
-from labelwise.file_lock import lock
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import lock
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.engines.choose import add_network
+from labelwise.runtime.sessions import Family
+
+SUFFIX, UNFINISHED = ".safetensors", ".unfinished"
+KEY_BYTES = 33  # SHA-256 of the picture's file, then 1 if the picture was mirrored, else 0
+
+
+class DamagedShardError(Exception):
+    """A file that cannot be used; says why."""
+
+
+def entry_key(digest: bytes, mirrored: bool) -> bytes:
+    return digest + bytes([mirrored])
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    path: Path
+    fingerprint: str
+    keys: list[bytes]  # n
+    checksums: list[int]  # n
+    maps: Tensor  # [n, H, W, C] float16 or float32, memory-mapped
+
+    def is_intact(self, slot: int) -> bool:
+        """Read the map and its key and compare with what was written."""
+        return _checksum(self.fingerprint, self.keys[slot], self.maps[slot]) == self.checksums[slot]
+
+
+def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor) -> None:
+    """Maps [n, H, W, C]. The file gets its name only when all of it is on the disk."""
+    tensors = {
+        "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
+        "crc32": torch.tensor([_checksum(fingerprint, key, one) for key, one in zip(keys, maps, strict=True)]),
+        "maps": maps,
+    }
+    name = uuid.uuid4().hex  # builders never meet in a name, not even where file locks do not work
+    unfinished = folder / (name + UNFINISHED)
+    try:
+        with unfinished.open("xb") as file:
+            file.write(save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, folder / (name + SUFFIX))
+        _sync_folder(folder)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise LabelwiseError(
+            f"cannot write the feature cache in {str(folder)!r} ({error.strerror}); what was finished before is kept. "
+            "Free some space, or set LABELWISE_CACHE to a folder on another disk."
+        ) from None
+
+
+def open_shard(path: Path, fingerprint: str) -> Shard:
+    """Map the file into memory. Its size and header are checked here, its entries by `is_intact`."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in ("keys", "crc32", "maps")}
+    except SafetensorError as error:
+        raise DamagedShardError(" ".join(str(error).split())) from None
+    if about.get("fingerprint") != fingerprint:
+        raise DamagedShardError("it belongs to another backbone, other weights or another preprocessing")
+    if about.get("index") != _index_checksum(tensors):
+        raise DamagedShardError("its index is not as it was written")
+    keys, checksums, maps = tensors["keys"], tensors["crc32"], tensors["maps"]
+    if maps.dim() != 4 or keys.shape != (len(maps), KEY_BYTES) or checksums.shape != (len(maps),):
+        raise DamagedShardError("its tensors do not fit together")
+    return Shard(path, fingerprint, [bytes(key) for key in keys.numpy()], checksums.tolist(), maps)
+
+
+def _index_checksum(tensors: dict[str, Tensor]) -> str:
+    return str(zlib.crc32(tensors["keys"].numpy().data, zlib.crc32(tensors["crc32"].numpy().data)))
+
+
+def _checksum(fingerprint: str, key: bytes, one: Tensor) -> int:
+    """Over everything that gives the bytes of a map [H, W, C] their meaning, and the bytes."""
+    meaning = f"{fingerprint} {one.dtype} {list(one.shape)} ".encode() + key
+    return zlib.crc32(one.numpy().data, zlib.crc32(meaning))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name in the folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _log = logging.getLogger(__name__)
 
@@ -112,3 +211,75 @@ class Store:
             if key in self.places and self.places[key][0] is shard:
                 del self.places[key]
                 self._checked.discard(key)
+
+
+# A shard is closed at this size or age: so much work a killed process loses at most.
+SHARD_BYTES = 64 * 2**20
+SHARD_SECONDS = 30.0
+
+
+class MapWriter:
+    """float16 holds 11 bits: a value is off by at most 1 part in 2,048. A map that leaves its range (65,504) is stored
+    in float32 instead. This is decided for each map alone, so it does not depend on the maps around it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._start_shard()
+
+    def _start_shard(self) -> None:
+        self._waiting: dict[torch.dtype, list[tuple[bytes, Tensor]]] = defaultdict(list)
+        self._bytes, self._since = 0, time.monotonic()
+
+    def add(self, keys: list[bytes], maps: Tensor) -> None:
+        """Finite maps [n, H, W, C]."""
+        half = maps.half()
+        fits = half.isfinite().flatten(1).all(dim=1)  # [n]
+        for place, key in enumerate(keys):
+            stored = half[place] if fits[place] else maps[place].float()
+            self._waiting[stored.dtype].append((key, stored))
+            self._bytes += stored.nbytes
+        if self._bytes >= SHARD_BYTES or time.monotonic() - self._since >= SHARD_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. After a failure nothing waits any more: a full disk is reported once."""
+        waiting = list(self._waiting.values())
+        self._start_shard()
+        for entries in waiting:
+            keys, maps = zip(*entries, strict=True)
+            write_shard(self.store.folder, self.store.fingerprint, list(keys), torch.stack(maps))
+
+
+# To be raised whenever the same picture would give another map or another file: how labelwise decodes and resizes
+# pictures, the precision and the layout of the store.
+FORMAT = 1
+
+
+def describe(backbone: nn.Module, preprocessing: Preprocessing, family: Family = "torch") -> dict[str, Any]:
+    """What a person would want to know of a store: kept beside the maps, and part of the fingerprint."""
+    config = getattr(backbone, "config", None)
+    # Options that came later stay out while they change nothing, so that stores made before are found.
+    whole = {"crop_ratio"} if preprocessing.crop_ratio == 1 else set()
+    return {
+        "format": FORMAT,
+        "backbone": config.model_dump(mode="json", exclude={"drop_path"})
+        if isinstance(config, Config)
+        else type(backbone).__qualname__,
+        "preprocessing": preprocessing.model_dump(mode="json", exclude=whole),
+        # Engines agree to TOLERANCE, not to the last bit: maps of two of them never meet in one store.
+        **({} if family == "torch" else {"engine": family}),
+    }
+
+
+def fingerprint(backbone: nn.Module, preprocessing: Preprocessing, family: Family = "torch") -> str:
+    """The same for the same backbone with the same weights, preprocessing and engine, in every process; else another.
+
+    >>> layer = nn.Conv2d(3, 4, 1)
+    >>> before = fingerprint(layer, Preprocessing())
+    >>> _ = layer.weight.data[0].mul_(1.001)
+    >>> len(before), before == fingerprint(layer, Preprocessing())
+    (32, False)
+    """
+    digest = hashlib.sha256(json.dumps(describe(backbone, preprocessing, family), sort_keys=True).encode())
+    add_network(digest, backbone)
+    return digest.hexdigest()[:32]

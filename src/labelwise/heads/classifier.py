@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.heads.config import ClassifierConfig
-from labelwise.heads.per_query import per_query_mlp
+from labelwise.heads.expert_banks import per_query_mlp
 
 
 class GroupClassifier(nn.Module):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from labelwise.config import Config
+from labelwise.core.config import Config
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 

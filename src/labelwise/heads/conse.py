@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labelwise.heads.base import HeadDetails, as_tokens
 from labelwise.heads.config import ConseConfig
-from labelwise.heads.details import HeadDetails
-from labelwise.heads.features import as_tokens
-from labelwise.heads.word_buffer import checked_words
+from labelwise.heads.words import checked_words
 
 
 class ConseHead(nn.Module):

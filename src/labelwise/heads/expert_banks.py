@@ -13,8 +13,30 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from labelwise.errors import LabelwiseError, unknown_name
-from labelwise.heads.per_query import PerQueryLinear
+from labelwise.core.errors import LabelwiseError, unknown_name
+
+
+class PerQueryLinear(nn.Module):
+    def __init__(self, queries: int, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        bound = in_features**-0.5  # as nn.Linear
+        self.weight = nn.Parameter(torch.empty(queries, in_features, out_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(queries, 1, out_features).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:  # [K, B, in] -> [K, B, out]
+        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+
+
+def per_query_mlp(
+    queries: int, in_features: int, hidden: int | None, out_features: int, bias: bool = True
+) -> nn.Module:
+    """A linear layer per query, or with `hidden` an MLP per query with one hidden layer."""
+    if hidden is None:
+        return PerQueryLinear(queries, in_features, out_features, bias)
+    return nn.Sequential(
+        PerQueryLinear(queries, in_features, hidden), nn.ReLU(), PerQueryLinear(queries, hidden, out_features, bias)
+    )
+
 
 ExpertFactory = Callable[[int, int], nn.Module]  # (d_in, d_out) -> a module from [..., d_in] to [..., d_out]
 
@@ -128,3 +150,55 @@ def create_bank(expert: str, queries: int | None, experts: int, d_in: int, d_out
     if expert not in _FACTORIES:
         raise unknown_name("expert", expert, ["linear", *_FACTORIES])
     return ModuleBank(queries, experts, d_in, d_out, _FACTORIES[expert])
+
+
+class QueryMade(nn.Module):
+    """A layer that is called with the vectors and with the queries whose weights it makes."""
+
+
+class QueryMadeLinear(QueryMade):
+    """y = V (s * (U x)) + B q, with s = S q + 1: query q's weight matrix is V diag(s) U, of a chosen rank.
+
+    As in ML-Decoder's eq. 6 the part that is learned is shared by all labels and the label's vector picks its own from
+    it; the matrices of the labels are never written out. With s = 1 it is the same layer for all labels, and the words
+    bend it.
+    """
+
+    def __init__(self, dim: int, in_features: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(in_features, rank, bias=False)  # U
+        self.scale = nn.Linear(dim, rank)  # S
+        self.up = nn.Linear(rank, out_features)  # V
+        self.shift = nn.Linear(dim, out_features, bias=False)  # B
+        nn.init.ones_(self.scale.bias)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:  # [K, B, in], [K, D] -> [K, B, out]
+        mixed = self.down(x) * self.scale(queries)[:, None]
+        out: Tensor = self.up(mixed) + self.shift(queries)[:, None]
+        return out
+
+
+class QueryMadeMlp(QueryMade):
+    """One hidden layer, both matrices made from the query."""
+
+    def __init__(self, dim: int, in_features: int, hidden: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.first = QueryMadeLinear(dim, in_features, hidden, rank)
+        self.last = QueryMadeLinear(dim, hidden, out_features, rank)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.first(x, queries)), queries)
+        return out
+
+
+class QueryMadeBank(QueryMade):
+    """Every query's own linear experts, made from it: see `expert_banks`."""
+
+    def __init__(self, dim: int, experts: int, in_features: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.linear = QueryMadeLinear(dim, in_features, experts * out_features, rank)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:  # [K, B, in], [K, D] -> [K, B, experts, out]
+        out: Tensor = self.linear(x, queries).unflatten(-1, (self.experts, -1))
+        return out

@@ -13,11 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.details import Recorder
-from labelwise.heads.expert_banks import ExpertBank, LinearBank, create_bank, first_expert
-from labelwise.heads.from_query import QueryMade, QueryMadeBank, QueryMadeLinear, QueryMadeMlp
-from labelwise.heads.per_query import per_query_mlp
+from labelwise.heads.expert_banks import (
+    ExpertBank,
+    LinearBank,
+    QueryMade,
+    QueryMadeBank,
+    QueryMadeLinear,
+    QueryMadeMlp,
+    create_bank,
+    first_expert,
+    per_query_mlp,
+)
 
 _SPREAD = 0.1  # how far experts that start alike lie apart, of their size
 

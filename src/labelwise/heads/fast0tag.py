@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labelwise.heads.base import HeadDetails, as_tokens
 from labelwise.heads.config import Fast0TagConfig
-from labelwise.heads.details import HeadDetails
-from labelwise.heads.features import as_tokens
-from labelwise.heads.word_buffer import checked_words
+from labelwise.heads.words import checked_words
 
 
 class Fast0TagHead(nn.Module):

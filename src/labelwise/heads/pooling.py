@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labelwise.heads.base import HeadDetails, as_tokens
 from labelwise.heads.config import CsraConfig, GapConfig
-from labelwise.heads.details import HeadDetails
-from labelwise.heads.features import as_tokens
 
 
 class GapHead(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.heads.config import (
     ConseConfig,
     CsraConfig,

@@ -14,7 +14,7 @@ from labelwise.heads.fast0tag import Fast0TagHead
 from labelwise.heads.queries import label_slots
 from labelwise.heads.query_head import QueryHead
 from labelwise.heads.registry import Head, build
-from labelwise.heads.word_head import require_word_head
+from labelwise.heads.words import require_word_head
 
 
 def regroup(

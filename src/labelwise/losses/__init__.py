@@ -3,8 +3,7 @@
 Targets are 1, 0, -1 (unknown) or soft values in [0, 1]. Everything is computed in float32 (float64 for float64 logits).
 """
 
-from labelwise.losses.comparing import softmax_cross_entropy, two_way
-from labelwise.losses.entrywise import asymmetric, bce, focal
+from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 from labelwise.losses.modules import (
     BCE,
     SPLC,
@@ -18,8 +17,6 @@ from labelwise.losses.modules import (
     create,
     list_losses,
 )
-from labelwise.losses.ranking import ranking
-from labelwise.losses.robust import hill, splc
 
 __all__ = [
     "BCE",

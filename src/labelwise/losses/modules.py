@@ -9,12 +9,9 @@ from typing import Any, ClassVar, get_type_hints
 from pydantic import create_model
 from torch import Tensor, nn
 
-from labelwise.config import Config
-from labelwise.errors import unknown_name
-from labelwise.losses.comparing import softmax_cross_entropy, two_way
-from labelwise.losses.entrywise import asymmetric, bce, focal
-from labelwise.losses.ranking import ranking
-from labelwise.losses.robust import hill, splc
+from labelwise.core.config import Config
+from labelwise.core.errors import unknown_name
+from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 
 
 class Loss(nn.Module):

@@ -2,19 +2,132 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BufferedRandom
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
 
-from labelwise.errors import LabelwiseError
-from labelwise.metrics import distributed
-from labelwise.metrics.inputs import ArrayLike, read_both, read_thresholds
-from labelwise.metrics.ranking import Method, average_precision_by_label, check_method, label_blocks
-from labelwise.metrics.store import ScoreStore
+from labelwise.core.errors import LabelwiseError
+from labelwise.metrics.precision_recall import Tally
+from labelwise.metrics.ranking import (
+    ArrayLike,
+    Bytes,
+    Floats,
+    Ints,
+    Method,
+    average_precision_by_label,
+    check_method,
+    label_blocks,
+    read_both,
+    read_thresholds,
+)
 from labelwise.metrics.summary import MultiLabelScores, read_top_ks
-from labelwise.metrics.tally import Tally
+
+_CHUNK_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class _OnDisk:
+    """An array [N, rows] in a file; `self[labels]` reads a block of it, as indexing an array does.
+
+    Plain reads rather than a memory map: mapped pages count as this process's memory, and the point is a bound.
+    """
+
+    file: BufferedRandom
+    offset: int
+    rows: int
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def write(cls, file: BufferedRandom, array: NDArray[Any]) -> _OnDisk:
+        offset = file.seek(0, 2)
+        file.write(array.data)
+        return cls(file, offset, array.shape[1], array.dtype)
+
+    def __getitem__(self, labels: slice) -> NDArray[Any]:
+        block = np.empty((labels.stop - labels.start, self.rows), dtype=self.dtype)
+        self.file.seek(self.offset + labels.start * self.rows * block.itemsize)
+        self.file.readinto(block.data)
+        return block
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    rows: int
+    scores: Floats | _OnDisk  # [N, rows]
+    targets: Bytes | _OnDisk
+
+
+class ScoreStore:
+    def __init__(self, labels: int, memory_limit: int, folder: Path | None = None) -> None:
+        self.labels = labels
+        self.rows = 0
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self.bytes_on_disk = 0
+        self._memory_left = memory_limit
+        self._folder = folder
+        self._file: BufferedRandom | None = None
+        self._chunks: list[_Chunk] = []
+        self._pending: list[tuple[Floats, Bytes]] = []  # row-major batches, not yet a chunk
+        self._pending_bytes = 0
+
+    def append(self, scores: Floats, targets: Bytes) -> None:
+        """Add images [B, N]. The arrays are copied: callers may reuse their buffers."""
+        self._pending.append((scores.copy(), targets.copy()))
+        self._pending_bytes += scores.nbytes + targets.nbytes
+        self.rows += len(scores)
+        self.dtype = np.promote_types(self.dtype, scores.dtype)
+        if self._pending_bytes >= _CHUNK_BYTES:
+            self._flush()
+
+    def merge(self, other: ScoreStore) -> None:
+        """Add the other store's images. Chunks are shared, not copied: nothing ever changes them."""
+        other._flush()
+        self._flush()
+        self._chunks += other._chunks
+        self.rows += other.rows
+        self.dtype = np.promote_types(self.dtype, other.dtype)
+
+    def read(self, labels: slice) -> tuple[Floats, Bytes]:
+        """All images of a block of labels: scores [n, M] and targets [n, M], the caller's to overwrite."""
+        self._flush()
+        shape = (labels.stop - labels.start, self.rows)
+        scores, targets = np.empty(shape, dtype=self.dtype), np.empty(shape, dtype=np.int8)
+        start = 0
+        for chunk in self._chunks:
+            columns = slice(start, start + chunk.rows)
+            scores[:, columns], targets[:, columns] = chunk.scores[labels], chunk.targets[labels]
+            start += chunk.rows
+        return scores, targets
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        scores = np.ascontiguousarray(np.concatenate([batch for batch, _ in self._pending]).T)  # [N, rows]
+        targets = np.ascontiguousarray(np.concatenate([batch for _, batch in self._pending]).T)
+        self._pending, self._pending_bytes = [], 0
+        size = scores.nbytes + targets.nbytes
+        if size <= self._memory_left:
+            self._memory_left -= size
+            self._chunks.append(_Chunk(scores.shape[1], scores, targets))
+        else:
+            file = self._spill_file()
+            self._chunks.append(_Chunk(scores.shape[1], _OnDisk.write(file, scores), _OnDisk.write(file, targets)))
+            self.bytes_on_disk += size
+
+    def _spill_file(self) -> BufferedRandom:
+        if self._file is None:
+            # The system removes it when its last reader is gone, also after a crash.
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        return self._file
 
 
 class MultiLabelMetrics:
@@ -83,7 +196,7 @@ class MultiLabelMetrics:
 
         Every process must call it then; `all_processes=False` looks at this process alone.
         """
-        shared = all_processes and distributed.process_count() > 1
+        shared = all_processes and process_count() > 1
         tally = self._sum_of_tallies() if shared else self._tally
         if tally.images[0] == 0:
             raise LabelwiseError("no images to evaluate; call update() first")
@@ -96,20 +209,68 @@ class MultiLabelMetrics:
 
     def _shared_average_precision(self) -> NDArray[np.float64]:
         """Processes take turns: block by block, one of them gets all images of a few labels and ranks them."""
-        most_rows, widest = distributed.max_over_processes(np.array([self.images, self._store.dtype.itemsize]))
+        most_rows, widest = max_over_processes(np.array([self.images, self._store.dtype.itemsize]))
         dtype = np.float64 if widest == 8 else np.float32  # what is exchanged must have one type
-        processes = distributed.process_count()
+        processes = process_count()
         precision = np.zeros(self.labels)
         for turn, block in enumerate(label_blocks(int(most_rows) * processes, self.labels)):
             scores, targets = self._store.read(block)
-            gathered = distributed.gather_images(scores.astype(dtype), targets, int(most_rows), turn % processes)
+            gathered = gather_images(scores.astype(dtype), targets, int(most_rows), turn % processes)
             if gathered is not None:
                 precision[block] = average_precision_by_label(*gathered, self.method)
-        return distributed.sum_over_processes(precision)  # each label is 0 everywhere but where it was ranked
+        return sum_over_processes(precision)  # each label is 0 everywhere but where it was ranked
 
     def _sum_of_tallies(self) -> Tally:
-        labels = distributed.sum_over_processes(self._tally.labels)
-        return Tally(self._top_k, labels, distributed.sum_over_processes(self._tally.images))
+        labels = sum_over_processes(self._tally.labels)
+        return Tally(self._top_k, labels, sum_over_processes(self._tally.images))
 
     def _settings(self) -> tuple[object, ...]:
         return self.labels, self._top_k, self.method, self._thresholds.tolist()
+
+
+def process_count() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def process_rank() -> int:
+    return dist.get_rank() if process_count() > 1 else 0
+
+
+def sum_over_processes(array: NDArray[Any]) -> NDArray[Any]:
+    return _reduce(array, dist.ReduceOp.SUM)
+
+
+def max_over_processes(array: Ints) -> Ints:
+    return _reduce(array, dist.ReduceOp.MAX)
+
+
+def gather_images(scores: Floats, targets: Bytes, rows: int, to: int) -> tuple[Floats, Bytes] | None:
+    """Every process's [n, M] blocks side by side, on process `to` (`None` elsewhere).
+
+    Processes may hold different numbers of images: each pads to `rows` with unknown entries, which count nowhere.
+    """
+    missing = ((0, 0), (0, rows - scores.shape[1]))
+    all_scores = _gather(np.pad(scores, missing), to)
+    all_targets = _gather(np.pad(targets, missing, constant_values=-1), to)
+    if not all_scores:
+        return None
+    return np.concatenate(all_scores, axis=1), np.concatenate(all_targets, axis=1)
+
+
+def _gather(array: NDArray[Any], to: int) -> list[NDArray[Any]]:
+    sent = _to_device(array)
+    received = [torch.empty_like(sent) for _ in range(process_count())] if process_rank() == to else None
+    dist.gather(sent, received, dst=to)
+    return [piece.cpu().numpy() for piece in received or []]
+
+
+def _reduce(array: NDArray[Any], operation: dist.ReduceOp.RedOpType) -> NDArray[Any]:
+    total = _to_device(array.copy())
+    dist.all_reduce(total, operation)
+    return total.cpu().numpy()
+
+
+def _to_device(array: NDArray[Any]) -> Tensor:
+    """NCCL exchanges only what is on its GPU."""
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

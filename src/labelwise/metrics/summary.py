@@ -10,11 +10,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import LabelwiseError
-from labelwise.metrics.inputs import ArrayLike, read_both, read_k, read_thresholds
-from labelwise.metrics.precision_recall import PrecisionRecall, f1
-from labelwise.metrics.ranking import Method, average_precision, mean_over_labels
-from labelwise.metrics.tally import Tally
+from labelwise.core.errors import LabelwiseError
+from labelwise.metrics.precision_recall import PrecisionRecall, Tally, f1
+from labelwise.metrics.ranking import (
+    ArrayLike,
+    Method,
+    average_precision,
+    mean_over_labels,
+    read_both,
+    read_k,
+    read_thresholds,
+)
 
 
 @dataclass(frozen=True)

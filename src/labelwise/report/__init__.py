@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelwise.report.demo import DemoPicture, demo_report
+from labelwise.report.html import Section, write_report
 from labelwise.report.overlay import overlay
-from labelwise.report.page import Section, write_report
 
 __all__ = ["DemoPicture", "Section", "demo_report", "overlay", "write_report"]

@@ -1,147 +1,185 @@
-"""Inline SVG charts. Colours come from the page's style sheet; series differ in shape as well as in colour."""
+"""Charts of values with their uncertainty: differences around zero, and intervals of several runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from labelwise.report.axes import Axes, Point, ticks
+import numpy as np
+from numpy.typing import NDArray
+
 from labelwise.report.html import Html, join, tag
+from labelwise.report.svg import Axes, Point, cut, figure, look_of, span, ticks
 
-SERIES = 8  # colours there are; further series start again from the first
-_NAMES = 24  # percent of a bar chart's width for the labels' names
-_BARS = 66  # percent for the bars; what is left is for the numbers behind them
-_BAR, _GAP = 13, 9  # heights in pixels: one bar, and the space between two labels
-
-
-def line_chart(
-    series: Mapping[str, Sequence[Point]],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    note: str | None = None,
-    x_at_points: bool = False,
-) -> Html:
-    """Lines with a mark at every point; points that are not finite are left out. `x_at_points` writes numbers on the x
-    axis where points are, not at round ones: for a few settings that were tried."""
-    lines = {name: [p for p in points if all(map(math.isfinite, p))] for name, points in series.items()}
-    points = [point for line in lines.values() for point in line]
-    if not points:
-        return tag("figure", tag("figcaption", title), tag("p", "no values", class_="muted"))
-    x0, x1 = span(x for x, _ in points)
-    axes = Axes((x0, x1), ticks(*span(y for _, y in points)))
-    tried = sorted({x for x, _ in points})
-    drawn = axes.drawn(x_label, tried if x_at_points else [t for t in ticks(x0, x1, whole=True) if x0 <= t <= x1])
-    for number, (name, line) in enumerate(lines.items(), start=1):
-        spots = [axes.place(point) for point in line]
-        drawn.append(path_of(spots, number))
-        for spot, (x, value) in zip(spots, line, strict=True):
-            drawn.append(mark(spot, number, f"{name}, {x_label} {x:g}: {y_label} {value:.4g}".lstrip(", ")))
-    ends = "; ".join(f"{name} ends at {line[-1][1]:.4g}" for name, line in lines.items() if line)
-    return figure(title, list(lines), axes.svg(drawn, f"{title}. {y_label}: {ends}."), note)
+_NAMES, _WIDE = 24.0, 62.0  # percent of the width: names, and the plot; the rest is for numbers
+_ROW = 21  # height in pixels
 
 
-def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_label: str, least: float = 0.0) -> Html:
-    """A mark and, where there is room, a name for each point. An axis spans `least` at least: stretching less would
-    show a difference where there is none."""
-    finite = {name: point for name, point in points.items() if all(map(math.isfinite, point))}
-    if not finite:
-        return tag("figure", tag("figcaption", title), tag("p", "no values", class_="muted"))
-    xs, ys = (ticks(*span((point[axis] for point in finite.values()), least)) for axis in (0, 1))
-    axes = Axes(xs, ys)
-    drawn = axes.drawn(x_label)
-    spots = [axes.place(point) for point in finite.values()]
-    for number, (name, spot) in enumerate(zip(finite, spots, strict=True), start=1):
-        x, y = finite[name]
-        drawn.append(mark(spot, number, f"{name}: {x_label} {x:.4g}, {y_label} {y:.4g}"))
-    drawn += axes.beside(spots, list(finite))
-    return figure(title, list(finite), axes.svg(drawn, f"{title}. {y_label} against {x_label}."), f"{y_label} upwards")
+@dataclass(frozen=True)
+class Whisker:
+    """A value with an interval around it; `sure` ones are drawn full, others hollow."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    sure: bool = True
+    series: int = 1
 
 
-def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float | None]], *, title: str) -> Html:
-    """Horizontal bars from 0 to 100, one for each series below each name. Widths are shares of the page's width, so
-    the letters keep their size on any screen."""
-    step = _BAR * len(series) + _GAP
+def difference_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
+    """Bars to both sides of zero, in the order given."""
+    drawn_rows = [row for row in rows if math.isfinite(row.value)]
+    if not drawn_rows:
+        return tag("figure", tag("figcaption", title), tag("p", "no values", class_="muted"), class_="chart")
+    ends = [0.0, *(v for row in drawn_rows for v in (row.value, row.low, row.high) if math.isfinite(v))]
+    scale = ticks(*span(ends))
+    drawn = _grid(scale, len(drawn_rows), zero=True)
+    for number, row in enumerate(drawn_rows):
+        top = number * _ROW
+        look = f"bar {'gain' if row.value >= 0 else 'loss'}{'' if row.sure else ' unsure'}"
+        left, right = _x(min(0.0, row.value), scale), _x(max(0.0, row.value), scale)
+        drawn.append(_name(row.name, top))
+        drawn.append(
+            tag(
+                "rect",
+                tag("title", _words(row)),
+                x=f"{left:.3f}%",
+                y=top + 5,
+                width=f"{max(right - left, 0.05):.3f}%",
+                height=_ROW - 9,
+                class_=look,
+            )
+        )
+        drawn += _interval(row, top, scale)
+        drawn.append(tag("text", signed(row.value), x="99.5%", y=top + 15, class_="end value"))
+    return _figure(title, drawn, len(drawn_rows), note)
+
+
+def interval_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
+    """A point with its interval for each run."""
+    scale = ticks(*span(v for row in rows for v in (row.value, row.low, row.high) if math.isfinite(v)))
+    drawn = _grid(scale, len(rows))
+    for number, row in enumerate(rows):
+        top = number * _ROW
+        drawn.append(_name(row.name, top))
+        drawn += _interval(row, top, scale)
+        drawn.append(
+            tag(
+                "circle",
+                tag("title", _words(row)),
+                cx=f"{_x(row.value, scale):.3f}%",
+                cy=top + _ROW / 2,
+                r=4.5,
+                class_=f"dot {look_of(row.series)}",
+            )
+        )
+        drawn.append(tag("text", f"{row.value:.1f}", x="99.5%", y=top + 15, class_="end value"))
+    return _figure(title, drawn, len(rows), note)
+
+
+def signed(value: float) -> str:
+    """
+    >>> signed(0.54), signed(-0.06), signed(-0.04)
+    ('+0.5', '−0.1', '0.0')
+    """
+    rounded = round(value, 1)
+    sign = "+" if rounded > 0 else "\N{MINUS SIGN}" if rounded < 0 else ""
+    return f"{sign}{abs(rounded):.1f}"
+
+
+def _x(value: float, scale: Sequence[float]) -> float:
+    return _NAMES + _WIDE * (value - scale[0]) / (scale[-1] - scale[0])
+
+
+def _grid(scale: Sequence[float], rows: int, zero: bool = False) -> list[Html]:
     drawn = []
-    for share in (0, 25, 50, 75, 100):
-        x = f"{_NAMES + share * _BARS / 100:g}%"
-        drawn.append(tag("line", x1=x, x2=x, y1=0, y2=step * len(names) + 4, class_="grid"))
-        drawn.append(tag("text", str(share), x=x, y=step * len(names) + 20, class_="mid"))
-    for row, name in enumerate(names):
-        y = row * step + _GAP / 2
-        middle = y + _BAR * len(series) / 2 + 4
-        drawn.append(tag("text", cut(name), tag("title", name), x=f"{_NAMES - 2}%", y=middle, class_="end name"))
-        for number, (run, values) in enumerate(series.items(), start=1):
-            value, top = values[row], y + (number - 1) * _BAR
-            text = "not defined" if value is None else f"{value:.1f}"
-            if value is not None:
-                what = tag("title", f"{name}: {run} {text}")
-                width = f"{value * _BARS / 100:.3f}%"
-                look = f"bar {look_of(number)}"
-                drawn.append(tag("rect", what, x=f"{_NAMES}%", y=top + 1, width=width, height=_BAR - 2, class_=look))
-            end = f"{_NAMES + 1 + (value or 0) * _BARS / 100:.3f}%"
-            drawn.append(tag("text", text, x=end, y=top + _BAR - 3, class_="value"))
-    picture = tag("svg", *drawn, width="100%", height=step * len(names) + 26, role="img", aria_label=title)
-    return figure(title, list(series), picture, kind="bars")
+    for tick in scale:
+        x = f"{_x(tick, scale):.3f}%"
+        look = "grid zero" if zero and tick == 0 else "grid"
+        drawn.append(tag("line", x1=x, x2=x, y1=0, y2=rows * _ROW + 3, class_=look))
+        text = signed(tick) if zero and abs(scale[1] - scale[0]) >= 0.1 else f"{tick:g}"
+        drawn.append(tag("text", text, x=x, y=rows * _ROW + 18, class_="mid"))
+    return drawn
 
 
-# ---- parts
+def _name(name: str, top: float) -> Html:
+    return tag("text", cut(name), tag("title", name), x=f"{_NAMES - 2}%", y=top + 15, class_="end name")
 
 
-def figure(title: str, names: Sequence[str], picture: Html, note: str | None = None, kind: str = "") -> Html:
-    """A chart with its title, the legend if there is more than one series, and a line below."""
-    shown = legend(names) if len(names) > 1 or (names and names[0]) else None
-    caption = tag("figcaption", tag("strong", title), shown)
-    below = tag("p", note, class_="note") if note else None
-    return tag("figure", caption, picture, below, class_=f"chart {kind}".strip())
+def _interval(row: Whisker, top: float, scale: Sequence[float]) -> list[Html]:
+    if not (math.isfinite(row.low) and math.isfinite(row.high)):
+        return []
+    low, high, y = f"{_x(row.low, scale):.3f}%", f"{_x(row.high, scale):.3f}%", top + _ROW / 2
+    whole = tag("line", x1=low, x2=high, y1=y, y2=y, class_="whisker")
+    return [whole, *(tag("line", x1=x, x2=x, y1=y - 3, y2=y + 3, class_="whisker") for x in (low, high))]
 
 
-def legend(names: Sequence[str]) -> Html:
-    """Names of the series with a swatch each."""
-    swatches = (
-        tag("span", tag("i", class_=f"swatch {look_of(number)}"), name) for number, name in enumerate(names, start=1)
-    )
-    return tag("span", join(*swatches), class_="legend")
+def _words(row: Whisker) -> str:
+    return f"{row.name}: {row.value:.2f} (95%: {row.low:.2f} to {row.high:.2f})"
 
 
-def look_of(number: int) -> str:
-    """The class that gives series `number` (from 1) its colour, dashes and filling."""
-    return f"series-{(number - 1) % SERIES + 1}"
+def _figure(title: str, drawn: Sequence[Html], rows: int, note: str) -> Html:
+    picture = tag("svg", *drawn, width="100%", height=rows * _ROW + 24, role="img", aria_label=f"{title}. {note}")
+    return figure(title, [], picture, note, kind="bars")
 
 
-def path_of(spots: Sequence[Point], number: int) -> Html:
-    return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in spots), class_=f"line {look_of(number)}")
+_CELL = 16.0
+_GRID_NAMES = 84.0  # units before the cells, and above them for the slanted names
+_SMALL = Axes((0.0, 1.0), (0.0, 1.0), width=150, height=96, left=4, right=4, top=4, bottom=4)
 
 
-def mark(spot: Point, number: int, what: str) -> Html:
-    """A dot, square, diamond or triangle."""
-    x, y = round(spot[0], 1), round(spot[1], 1)
-    look, title = f"dot {look_of(number)}", tag("title", what)
-    shape = (number - 1) % 4
-    if shape == 0:
-        return tag("circle", title, cx=x, cy=y, r=3.4, class_=look)
-    if shape == 1:
-        return tag("path", title, d=f"M{x - 3.2:g} {y - 3.2:g}h6.4v6.4h-6.4z", class_=look)
-    corners = f"M{x} {y - 4.4:g}l4.4 4.4l-4.4 4.4l-4.4 -4.4z" if shape == 2 else f"M{x} {y - 4.2:g}l4.4 7.4h-8.8z"
-    return tag("path", title, d=corners, class_=look)
+def heat_map(names: Sequence[str], values: NDArray[np.float64], *, title: str, what: str) -> Html:
+    """Values [n, n] from 0 to 1: the fuller the colour the higher. `what` is the sentence of one cell's tooltip, with
+    {row}, {column} and {value}. The diagonal and NaN stay empty."""
+    side = len(names) * _CELL
+    drawn = [tag("rect", x=_GRID_NAMES, y=_GRID_NAMES, width=side, height=side, class_="plate")]
+    for place, name in enumerate(names):
+        middle = _GRID_NAMES + (place + 0.5) * _CELL
+        full = tag("title", name)
+        drawn.append(tag("text", cut(name, 11), full, x=_GRID_NAMES - 5, y=middle + 4, class_="end name"))
+        turned = f"rotate(-90 {middle + 4:g} {_NAMES - 5:g})"
+        drawn.append(tag("text", cut(name, 11), full, x=middle + 4, y=_GRID_NAMES - 5, transform=turned, class_="name"))
+    for row, column in np.argwhere(np.nan_to_num(values) >= 0.005):
+        if row == column:
+            continue
+        value = float(values[row, column])
+        words = what.format(row=names[row], column=names[column], value=f"{value:.0%}")
+        drawn.append(
+            tag(
+                "rect",
+                tag("title", words),
+                x=_GRID_NAMES + column * _CELL + 0.5,
+                y=_GRID_NAMES + row * _CELL + 0.5,
+                width=_CELL - 1,
+                height=_CELL - 1,
+                fill_opacity=round(value**0.6, 3),  # small shares would be invisible
+                class_="cell",
+            )
+        )
+    whole = _GRID_NAMES + side + 2
+    picture = tag("svg", *drawn, viewBox=f"0 0 {whole:g} {whole:g}", role="img", aria_label=title)
+    return figure(title, [], picture, kind="heat-map")
 
 
-def span(values: Iterable[float], least: float = 0.0) -> tuple[float, float]:
-    """The smallest and the largest, moved apart if they are nearer than `least`.
-
-    >>> span([2.0, 1.0]), span([3.0], least=1.0)
-    ((1.0, 2.0), (2.5, 3.5))
-    """
-    listed = list(values)
-    low, high = min(listed), max(listed)
-    more = max(0.0, least - (high - low)) / 2
-    return low - more, high + more
-
-
-def cut(name: str, longest: int = 12) -> str:
-    """
-    >>> cut("pottedplant"), cut("a very long name")
-    ('pottedplant', 'a very long…')
-    """
-    return name if len(name) <= longest else name[: longest - 1] + "…"
+def small_curves(
+    names: Sequence[str], curves: Mapping[str, Sequence[Sequence[Point]]], captions: Sequence[str], now: Sequence[Point]
+) -> Html:
+    """A small plot for each label: `curves` has for each run one curve per label, from (0, 0) to (1, 1); `now` is the
+    first run's working point, where its threshold is."""
+    plots = []
+    for place, name in enumerate(names):
+        drawn = [tag("rect", x=4, y=4, width=142, height=88, class_="plate")]
+        for number, lines in enumerate(curves.values(), start=1):
+            spots = [_SMALL.place(point) for point in lines[place]]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+            drawn.append(tag("polyline", points=path, class_=f"line {look_of(number)}"))
+        x, y = _SMALL.place(now[place])
+        if np.isfinite(x) and np.isfinite(y):
+            what = f"{name} at its threshold: recall {now[place][0]:.0%}, precision {now[place][1]:.0%}"
+            drawn.append(tag("circle", tag("title", what), cx=round(x, 1), cy=round(y, 1), r=4, class_="now"))
+        alt = f"precision against recall of {name}, {captions[place]}"
+        picture = tag("svg", *drawn, viewBox="0 0 150 96", role="img", aria_label=alt)
+        plots.append(tag("figure", tag("figcaption", tag("b", name), tag("span", captions[place])), picture))
+    return tag("div", join(*plots), class_="small-curves")

@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from labelwise.analysis.compare import Comparison, best_in, improved_pairs
+from labelwise.analysis.measured import MeasuredRun
 from labelwise.evaluation import Difference
-from labelwise.insight.compare import Comparison, best_in, improved_pairs
-from labelwise.insight.measured import MeasuredRun
-from labelwise.insight.settings import SEED, Line, differing, seed_groups, short
-from labelwise.report.charts import line_chart, scatter_chart
-from labelwise.report.difference_charts import Whisker, difference_chart, interval_chart, signed
-from labelwise.report.html import Html, join, tag
-from labelwise.report.page import Section
-from labelwise.report.tables import count, percent, table, with_interval
+from labelwise.report.charts import Whisker, difference_chart, interval_chart, signed
+from labelwise.report.html import Html, Section, count, join, percent, table, tag, with_interval
+from labelwise.report.svg import line_chart, scatter_chart
+from labelwise.training.settings import SEED, Line, differing, seed_groups, short
 
 SHOWN = 30  # labels in a chart of differences: those that differ most
 _CHARTS = 6  # runs that get a chart of their own

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labelwise.insight.cooccurrence import CoOccurrence
-from labelwise.insight.curves import common_threshold, precision_recall_curve, reliability
-from labelwise.insight.measured import MeasuredRun
-from labelwise.report.axes import Axes
-from labelwise.report.charts import figure, legend, line_chart, mark, path_of
-from labelwise.report.grid_charts import heat_map, small_curves
-from labelwise.report.html import Html, join, tag
-from labelwise.report.page import Section
-from labelwise.report.tables import percent, table
+from labelwise.analysis.curves import CoOccurrence, common_threshold, precision_recall_curve, reliability
+from labelwise.analysis.measured import MeasuredRun
+from labelwise.report.charts import heat_map, small_curves
+from labelwise.report.html import Html, Section, join, percent, table, tag
+from labelwise.report.svg import Axes, figure, legend, line_chart, mark, path_of
 
 _CURVES = 24  # labels
 _TOO_FAR = 0.05  # calibration error: scores are no probabilities any more

@@ -11,11 +11,10 @@ from typing import Any, Self
 
 from PIL import Image
 
-from labelwise.prediction import Prediction
-from labelwise.report.charts import bar_chart, line_chart
-from labelwise.report.html import Html, join, tag
+from labelwise.report.html import Html, Section, join, tag, write_report
 from labelwise.report.overlay import data_uri, overlay
-from labelwise.report.page import Section, write_report
+from labelwise.report.svg import bar_chart, line_chart
+from labelwise.runtime.prediction import Prediction
 
 # (key of `labelwise evaluate --json`, what it says)
 _METRICS = (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.preprocessing import Preprocessing
+from labelwise.data.images import BadImageError, load_image
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.report.html import Html, join, tag
 
 # The colour map inferno (perceptually uniform: equal steps of heat look like equal steps) at nine even points.
 _INFERNO = np.array(
@@ -90,3 +93,33 @@ def data_uri(picture: Image.Image, longest: int = 320) -> str:
     data = BytesIO()
     small.save(data, "JPEG", quality=86, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode("ascii")
+
+
+_SIDE = 190  # pixels of the longer side inside the page
+
+
+def picture_card(image: str, label: str, words: str, present: tuple[str, ...]) -> Html:
+    """A picture, what is claimed about `label`, and what its labels say."""
+    name = Path(image).name
+    return tag(
+        "figure",
+        _thumbnail(image, f"{name}: {', '.join(present) or 'no label'}"),
+        tag(
+            "figcaption",
+            tag("b", label),
+            tag("span", words),
+            tag("small", f"labelled: {', '.join(present) or 'nothing'}"),
+            tag("small", name, title=image, class_="path"),
+        ),
+    )
+
+
+def picture_grid(cards: list[Html]) -> Html:
+    return tag("div", join(*cards), class_="pictures")
+
+
+def _thumbnail(image: str, alt: str) -> Html:
+    try:
+        return tag("img", src=data_uri(load_image(image, at_least=_SIDE), _SIDE), alt=alt)
+    except BadImageError as error:
+        return tag("div", f"no picture: {error.reason}", class_="gone", role="img", aria_label=alt)

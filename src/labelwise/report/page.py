@@ -1,85 +1,284 @@
-"""One HTML file that needs nothing else: no network; light and dark, on paper, from 400 pixels up."""
+"""The page of `labelwise report`: one run in depth, or several against each other, with JSON and CSV beside it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import csv
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from labelwise.atomic_file import write_whole
-from labelwise.report.html import Html, join, tag
+import numpy as np
+import yaml
 
-# The browser itself refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+from labelwise.analysis.compare import compare, named_pairs, related_pairs
+from labelwise.analysis.curves import CoOccurrence, co_occurrence, worst_mistakes
+from labelwise.analysis.experts import recorded_use
+from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs, report_data, trained_on
+from labelwise.analysis.quality import label_issues
+from labelwise.analysis.transfer import negative_transfer
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.inspect import inspect
+from labelwise.report import compare_sections as several
+from labelwise.report import curve_sections as curves
+from labelwise.report import image_sections as pictures_of
+from labelwise.report import run_sections as single
+from labelwise.report.html import Html, Script, Section, join, percent, tag, write_report
+from labelwise.training.run import Run, open_runs
+from labelwise.training.settings import settings_of, sweeps
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Nothing is written for no rows but the file itself, so that what was there before does not stay."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def run_row(run: MeasuredRun, settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A line of runs.csv: percentages, costs, and all settings that any of the runs has."""
+    scores, found = run.evaluation.scores, run.evaluation.confidence["mAP"]
+    return {
+        "run": run.name,
+        "source": run.run.source,
+        "mAP": 100 * scores.mAP,
+        "mAP_low": 100 * found.low,
+        "mAP_high": 100 * found.high,
+        "CF1": 100 * scores.at_thresholds.CF1,
+        "OF1": 100 * scores.at_thresholds.OF1,
+        "parameters": run.complexity["parameters"],
+        "macs": run.complexity["macs"],
+        **{key: settings.get(key, "") for key in dict.fromkeys(key for one in every for key in one)},
+    }
+
+
+def pair_rows(run: MeasuredRun, found: CoOccurrence) -> list[dict[str, Any]]:
+    """The lines of cooccurrence.csv: fractions."""
+    names = [run.labels[n] for n in found.columns]
+    return [
+        {"given": a, "also": b, "truth": found.truth[i, j], "predicted": found.predicted[i, j]}
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if i != j
+    ]
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: it becomes null.
+
+    >>> finite({"a": [1.0, math.nan]})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+PAGE, NUMBERS = "report.html", "report.json"
+_OVERLAID = 8  # runs in one chart of curves: as many as there are colours
 
 
 @dataclass(frozen=True)
-class Section:
-    title: str
-    body: Html
-    intro: str = ""
+class ReportOptions:
+    data: str | None = None
+    split: str | None = None
+    reference: str | None = None
+    pairs: Sequence[str] = ()
+    pictures: int = 12
+    quality: bool = False
+    per_label_baseline: bool = False
+    bootstrap: int = 1000
+    batch_size: int = 32
+    workers: int = 2
+    progress: bool = True
+    warn: Callable[[str], None] = lambda text: None
 
 
-@dataclass(frozen=True)
-class Script:
-    """A script of this package and the data it reads: JSON in an element with the id `data`."""
-
-    file: str
-    data: Any
-
-
-def write_report(
-    path: str | Path,
-    *,
-    title: str,
-    sections: Sequence[Section],
-    lead: str = "",
-    footer: str = "",
-    contents: bool = False,
-    script: Script | None = None,
-) -> Path:
-    """Write the page: `lead` is what stands below the title, `contents` adds a line of links to the sections. Plain
-    text is escaped; `Html` is taken as it is. A page that is there is replaced when the new one is complete."""
-    code = None if script is None else files(__package__).joinpath(script.file).read_text("utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY + _may_run(code)),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", Html(files(__package__).joinpath("page.css").read_text("utf-8"))),
+def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
+    """Write the page about these run folders, model folders or hub ids into the folder `out`; gives its path."""
+    options, out = options or ReportOptions(), Path(out)
+    runs = open_runs(sources)
+    data = report_data(runs, options.data, options.split)
+    seen = {run.name: trained_on(run, data.measured) for run in runs}
+    _check(runs, seen, options)  # before the work, not after it
+    measured = measure_runs(
+        runs,
+        data.measured,
+        out / "predictions",
+        bootstrap=options.bootstrap,
+        batch_size=options.batch_size,
+        workers=options.workers,
+        progress=options.progress,
     )
-    main = [tag("header", tag("h1", title), lead if isinstance(lead, Html) else tag("p", lead))]
-    if contents:
-        links = (tag("a", section.title, href=f"#section-{n}") for n, section in enumerate(sections, start=1))
-        main.append(tag("nav", *links, aria_label="Contents"))
-    for number, section in enumerate(sections, start=1):
-        heading = tag("h2", section.title, id=f"section-{number}")
-        intro = tag("p", section.intro, class_="intro") if section.intro else None
-        main.append(tag("section", heading, intro, section.body, aria_labelledby=f"section-{number}"))
-    body = tag("body", tag("main", *main), tag("footer", footer) if footer else None, _scripts(script, code))
-    target = Path(path)
-    write_whole(target, join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n").encode())
-    return target
+    out.mkdir(parents=True, exist_ok=True)
+    best = max(measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP))  # the one to look at closely
+    warnings = _warnings(measured, seen)
+    for text in warnings:
+        options.warn(text)
+    numbers: dict[str, Any] = {
+        "labelwise": version("labelwise"),
+        "data": {"source": data.measured.source, "split": data.split, "images": len(best.table)},
+        "notes": warnings,
+        "runs": [run.as_dict() for run in measured],
+    }
+    sections: list[Section | None] = []
+    script = None
+    if len(measured) > 1:
+        sections, script = _compared(measured, options, out, numbers)
+    sections += _in_depth(best, measured, options, out, numbers)
+    found = inspect(data.whole, decode=False)
+    sections += [single.data_section(found, best), _recipes(measured)]
+    numbers["data"]["problems"] = found.as_json()["problems"]
+    write_csv(out / "labels.csv", [{"run": run.name, **row} for run in measured for row in single.label_rows(run)])
+    (out / NUMBERS).write_text(json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return write_report(
+        out / PAGE,
+        title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",
+        lead=join(_lead(measured, best, data.split), *(tag("p", text, class_="warning") for text in warnings)),
+        sections=[section for section in sections if section is not None],
+        footer=f"Written by labelwise {version('labelwise')}. The numbers are in {NUMBERS} and the CSV files.",
+        contents=True,
+        script=script,
+    )
 
 
-def _may_run(code: str | None) -> str:
-    if code is None:
-        return ""
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
-    return f"; script-src 'sha256-{digest}'"
+def _check(runs: Sequence[Run], seen: Mapping[str, int | None], options: ReportOptions) -> None:
+    names = [run.name for run in runs]
+    if options.reference is not None and options.reference not in names:
+        raise unknown_name("run", options.reference, names)
+    named_pairs(options.pairs, common_labels(runs))
+    if len(runs) > 1 and options.bootstrap < 1:
+        raise LabelwiseError("comparing runs needs bootstrap samples: use --bootstrap 1000")
+    trained = [name for name in names if seen[name]]
+    if options.quality and trained:
+        raise LabelwiseError(
+            f"{trained[0]} was trained on {seen[trained[0]]:,} of these images and repeats their labels, right or "
+            "wrong: look for label errors on other images (--split test or val), or leave out --quality"
+        )
+    if options.per_label_baseline and not all(run.frozen for run in runs):
+        raise LabelwiseError(
+            "--per-label-baseline needs runs on a frozen backbone (labelwise train --set model.freeze=backbone); "
+            f"{next(run.name for run in runs if not run.frozen)} has none"
+        )
 
 
-def _scripts(script: Script | None, code: str | None) -> Html | None:
-    if script is None or code is None:
+def _compared(
+    runs: list[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
+) -> tuple[list[Section | None], Script]:
+    reference = next((run for run in runs if run.name == options.reference), runs[0])
+    comparisons = [compare(run, reference) for run in runs if run is not reference]
+    settings = settings_of([run.run for run in runs])
+    chosen = named_pairs(options.pairs, reference.labels)
+    pairs = chosen or related_pairs(reference.values, reference.targets)
+    numbers["reference"] = reference.name
+    numbers["comparisons"] = [comparison.as_dict() for comparison in comparisons]
+    numbers["related_pairs"] = [[reference.labels[a], reference.labels[b]] for a, b in pairs]
+    write_csv(out / "runs.csv", [run_row(run, one, settings) for run, one in zip(runs, settings, strict=True)])
+    write_csv(
+        out / "differences.csv",
+        [
+            {"run": c["run"], "reference": c["reference"], **{k: v for k, v in row.items() if k != "interval"}}
+            | dict(zip(("low", "high"), row["interval"] or ("", ""), strict=True))
+            for c in numbers["comparisons"]
+            for row in c["labels"]
+        ],
+    )
+    sections = [
+        several.runs_section(runs, comparisons, settings),
+        several.seeds_section(runs, settings),
+        several.differences_section(comparisons),
+        several.improved_section(runs, comparisons),
+        several.related_section(runs, pairs, bool(chosen)) if len(reference.labels) > 1 else None,
+        several.settings_section(runs, settings, sweeps(settings)),
+        several.all_labels_section(runs),
+    ]
+    precision = [{"name": run.name, "ap": [_percent(ap) for ap in run.average_precision]} for run in runs]
+    pair = list(pairs[0]) if pairs else [0, len(reference.labels) - 1]
+    return sections, Script("pairs.js", {"labels": list(reference.labels), "runs": precision, "pair": pair})
+
+
+def _in_depth(
+    run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
+) -> list[Section | None]:
+    alone = len(runs) == 1
+    # In the order of all charts, so that each run keeps its colour; the one to look at closely is always among them.
+    overlaid = [*runs[:_OVERLAID]]
+    if all(one is not run for one in overlaid):
+        overlaid[-1] = run
+    wrong = worst_mistakes(run, "false positive", options.pictures)
+    missed = worst_mistakes(run, "miss", options.pictures)
+    write_csv(out / "mistakes.csv", pictures_of.mistake_rows(run, [*wrong, *missed]))
+    sections: list[Section | None] = [
+        single.numbers_section(run) if alone else None,
+        single.labels_section(run) if alone else None,
+        curves.curves_section(run, overlaid),
+        curves.sureness_section(run),
+    ]
+    if run.config.task == "multi-label" and len(run.labels) > 1:
+        found = co_occurrence(run.targets, run.predicted)
+        write_csv(out / "cooccurrence.csv", pair_rows(run, found))
+        sections.append(curves.together_section(run, found))
+    sections.append(pictures_of.mistakes_section(run, wrong, missed))
+    if options.quality:
+        issues = label_issues(run.scores, run.targets)
+        write_csv(out / "label_issues.csv", pictures_of.issue_rows(run, issues))
+        numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
+        sections.append(pictures_of.quality_section(run, issues, options.pictures))
+    if options.per_label_baseline:
+        transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
+        numbers["negative_transfer"] = transfer.as_dict(run.labels)
+        sections.append(pictures_of.transfer_section(run, transfer))
+    history = recorded_use(run.run.folder) if run.run.folder and run.experts else None
+    if run.experts and history:
+        run = replace(run, experts=replace(run.experts, history=history.history))
+    return [*sections, single.experts_section(run), curves.training_section(overlaid), single.cost_section(run)]
+
+
+def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> list[str]:
+    """What a reader must know before believing a number."""
+    said = []
+    for run in runs:
+        if seen[run.name]:
+            said.append(f"{run.name} was trained on {seen[run.name]:,} of these images: its numbers are optimistic.")
+        left_out = len(run.run.config.labels) - len(run.labels)
+        if left_out:
+            said.append(f"{left_out} labels of {run.name} are left out: not all runs have them.")
+    bad = runs[0].evaluation.bad_images
+    if bad:
+        first = f"{bad[0].path} ({bad[0].reason})"
+        said.append(f"{len(bad):,} images could not be read and are left out, the first: {first}.")
+    return said
+
+
+def _lead(runs: Sequence[MeasuredRun], best: MeasuredRun, split: str) -> Html:
+    if len(runs) == 1:
+        return single.headline(best, split)
+    images, labels = len(best.table), len(best.labels)
+    sentence = (
+        f"On {images:,} images ({split}) of {best.table.source or 'the data'} with {labels:,} labels, {best.name} has "
+        f"the highest mAP, {percent(best.evaluation.scores.mAP)}. The sections from “Precision against recall” on look "
+        "at it closely."
+    )
+    return tag("p", sentence, class_="lead")
+
+
+def _recipes(runs: Sequence[MeasuredRun]) -> Section | None:
+    written = []
+    for run in runs:
+        if run.run.recipe is not None:
+            text = yaml.safe_dump(run.run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+            written.append(tag("details", tag("summary", run.name), tag("pre", text)))
+    if not written:
         return None
-    # Inside a script element nothing is an entity: only `<` could end it, and JSON has another way to write that.
-    data = json.dumps(script.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return join(tag("script", Html(data), type="application/json", id="data"), tag("script", Html(code)))
+    return Section("Recipes", join(*written), "Complete: labelwise train --recipe FILE trains each again.")
+
+
+def _percent(fraction: float) -> float | None:
+    return None if math.isnan(fraction) else round(100 * float(fraction), 3)

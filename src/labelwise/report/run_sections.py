@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from labelwise.analysis.curves import best_f1
+from labelwise.analysis.measured import MeasuredRun
 from labelwise.data.inspect import Report, problems
-from labelwise.explain.expert_charts import expert_figures, expert_words
-from labelwise.insight.curves import best_f1
-from labelwise.insight.measured import MeasuredRun
-from labelwise.report.charts import bar_chart
-from labelwise.report.html import Html, join, tag
-from labelwise.report.page import Section
-from labelwise.report.tables import count, interval, percent, table
+from labelwise.report.expert_sections import expert_figures, expert_words
+from labelwise.report.html import Html, Section, count, interval, join, percent, table, tag
+from labelwise.report.svg import bar_chart
 
 SHOWN = 40  # labels in a chart; with more, the best and the worst half of that many
 

@@ -11,12 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from labelwise.errors import unknown_name
+from labelwise.core.errors import unknown_name
 from labelwise.server import schema
-from labelwise.server.gate import Gate
-from labelwise.server.pages import add_pages
-from labelwise.server.problem import Problem, error_body
-from labelwise.server.service import Service, json_response
+from labelwise.server.middleware import Gate
+from labelwise.server.service import Service, add_pages, json_response
+from labelwise.server.uploads import Problem, error_body
 
 _PICTURE_PROBLEMS = schema.problems(401, 404, 408, 413, 422, 429, 503)
 _PREDICT: dict[str, Any] = {

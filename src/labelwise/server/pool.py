@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from labelwise.errors import LabelwiseError
-from labelwise.server import wire
-from labelwise.server.metrics import Metrics
-from labelwise.server.process import WorkerProcess
+from labelwise.core.errors import LabelwiseError
+from labelwise.server import protocol as wire
+from labelwise.server.middleware import Metrics
+from labelwise.server.protocol import Reply, WorkerProcess
 from labelwise.server.settings import ServeSettings
-from labelwise.server.wire import Reply
 
 _DEATHS = 2  # workers that a picture may take with it before it is refused
 _LONGEST_PAUSE = 30.0  # seconds between two attempts to start a worker that dies again and again

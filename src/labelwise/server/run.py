@@ -13,10 +13,10 @@ from ipaddress import ip_address
 
 import uvicorn
 
-from labelwise.engines.base import thread_count
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.runtime.sessions import thread_count
 from labelwise.server.app import create_app
-from labelwise.server.metrics import Metrics
+from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Pool
 from labelwise.server.service import Service
 from labelwise.server.settings import ServeSettings

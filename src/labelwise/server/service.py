@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mimetypes
 from collections.abc import Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 
-from labelwise.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.runtime.prediction import check_threshold
 from labelwise.server import schema
-from labelwise.server.body import Bodies, Upload, busy
-from labelwise.server.metrics import Metrics
+from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Answer, Pool
-from labelwise.server.problem import Problem
 from labelwise.server.settings import MOST_MAPS, ServeSettings
-from labelwise.tagger_config import check_threshold
+from labelwise.server.uploads import Bodies, Problem, Upload, busy
 
 
 class Service:
@@ -108,3 +109,39 @@ def split_labels(text: str | None) -> list[str] | None:
 
 def json_response(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(content, status, headers, media_type="application/json")
+
+
+_HERE = Path(__file__).parent
+_PAGE = _HERE / "page"
+_DOCS = {"/docs": _HERE / "docs.html", "/docs.js": _HERE / "docs.js"}
+# Nothing from elsewhere, and nobody puts the page into a frame of theirs.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def add_pages(app: FastAPI) -> list[str]:
+    """Routes for every file of the page, which are read now; gives their paths, which need no key: there is nothing
+    secret in them, and a browser has no key before it has a page that asks for it.
+
+    A request is looked up among these, never on the disk: no address leads anywhere else.
+    """
+    files = {f"/{path.relative_to(_PAGE).as_posix()}": path for path in sorted(_PAGE.rglob("*")) if path.is_file()}
+    if "/index.html" in files:
+        files["/"] = files["/index.html"]
+    files |= _DOCS
+    for address, path in files.items():
+        _add_file(app, address, path)
+    return list(files)
+
+
+def _add_file(app: FastAPI, address: str, path: Path) -> None:
+    content, kind = path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+
+    async def send(_: Request) -> Response:
+        return Response(content, headers=_HEADERS, media_type=kind)
+
+    app.add_route(address, send, methods=["GET"], include_in_schema=False)

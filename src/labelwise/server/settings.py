@@ -9,9 +9,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from labelwise.config import Config
-from labelwise.engines.base import EngineName
-from labelwise.errors import LabelwiseError
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.runtime.sessions import EngineName
 
 MOST_MAPS = 64  # in the answer to one /explain
 KEY_VARIABLE = "LABELWISE_API_KEY"  # of the environment

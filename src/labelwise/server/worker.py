@@ -9,20 +9,81 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from labelwise.errors import LabelwiseError
-from labelwise.server import wire
-from labelwise.server.batcher import Batcher
+from labelwise.core.errors import LabelwiseError
+from labelwise.server import protocol as wire
+from labelwise.server.protocol import Job, Reply
 from labelwise.server.settings import ServeSettings
-from labelwise.server.wire import Job, Reply
 
 if TYPE_CHECKING:
-    from labelwise.engines.base import Floats
-    from labelwise.server.library import Library, Served
+    from labelwise.runtime.sessions import Floats
+    from labelwise.server.models import Library, Served
+
+Item = TypeVar("Item")
+
+
+class _Ready(NamedTuple, Generic[Item]):
+    since: float
+    item: Item
+
+
+class Batcher(Generic[Item]):
+    """Items of one `group` can share a batch. Threads announce an item, prepare it and put it in; one thread takes.
+
+    >>> batcher = Batcher[str](batch_size=2, max_wait=0.0)
+    >>> for letter in "abc":
+    ...     batcher.announce()
+    ...     batcher.put("letters", letter)
+    >>> batcher.take(), batcher.take()
+    (['a', 'b'], ['c'])
+    """
+
+    def __init__(self, *, batch_size: int, max_wait: float) -> None:
+        self._batch_size, self._max_wait = batch_size, max_wait
+        self._changed = Condition()
+        self._groups: dict[Hashable, list[_Ready[Item]]] = {}  # in the order in which their oldest items came
+        self._on_the_way = 0
+
+    def announce(self) -> None:
+        """An item has arrived and is being prepared."""
+        with self._changed:
+            self._on_the_way += 1
+
+    def drop(self) -> None:
+        """An announced item that will not come."""
+        with self._changed:
+            self._on_the_way -= 1
+            self._changed.notify()
+
+    def put(self, group: Hashable, item: Item) -> None:
+        """An announced item is ready."""
+        with self._changed:
+            self._on_the_way -= 1
+            self._groups.setdefault(group, []).append(_Ready(time.monotonic(), item))
+            self._changed.notify()
+
+    def take(self) -> list[Item]:
+        """A batch of the group that has waited longest.
+
+        An item never waits when nothing else is on its way: a single client's answers come as fast as they can.
+        """
+        with self._changed:
+            while not self._groups:
+                self._changed.wait()
+            group, waiting = next(iter(self._groups.items()))
+            end = waiting[0].since + self._max_wait
+            while len(waiting) < self._batch_size and self._on_the_way and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            batch, rest = waiting[: self._batch_size], waiting[self._batch_size :]
+            del self._groups[group]
+            if rest:  # behind the groups that came in the meantime: no model starves another one
+                self._groups[group] = rest
+            return [ready.item for ready in batch]
 
 
 class _Prepared(NamedTuple):
@@ -85,7 +146,7 @@ class Worker:
             self._batcher.put(job.number if job.options["explain"] else served, prepared)
 
     def _answer(self, batch: list[_Prepared]) -> None:
-        from labelwise.server.answers import explained
+        from labelwise.server.models import explained
 
         start = time.perf_counter()
         first = batch[0]
@@ -109,7 +170,7 @@ class Worker:
 def _predictions(batch: list[_Prepared]) -> list[Reply]:
     import numpy as np
 
-    from labelwise.server.answers import predicted
+    from labelwise.server.models import predicted
 
     tagger = batch[0].served.tagger
     scores = tagger.config.scores(tagger.engine(np.stack([prepared.image for prepared in batch])))  # [B, N]
@@ -147,7 +208,7 @@ def main() -> None:
 
 def _open(options: dict[str, Any], line: _Line) -> Library | None:
     """The models; or None, after the front has been told in one line why they cannot be had."""
-    from labelwise.server.library import Library
+    from labelwise.server.models import Library
 
     try:
         library = Library(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from labelwise.sweep.execute import run_sweep
-from labelwise.sweep.grid import parse_grid
-from labelwise.sweep.plan import PlannedRun, plan
+from labelwise.sweep.plan import PlannedRun, parse_grid, plan
 
 __all__ = ["PlannedRun", "parse_grid", "plan", "run_sweep"]

@@ -3,20 +3,23 @@ interrupted goes on where it stopped, and what fails is written down while the o
 
 from __future__ import annotations
 
+import csv
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Literal
 
-from labelwise.data.open import open_data
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
-from labelwise.sweep.plan import PlannedRun
+from labelwise.sweep.plan import PlannedRun, full_key
 from labelwise.training.recipe import load_recipe
 
 Status = Literal["new", "interrupted", "finished", "failed"]
@@ -103,7 +106,7 @@ def _quiet_worker(jobs: int) -> None:
 
 def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
     """Train if need be, then measure. Whatever goes wrong is this run's failure and not the sweep's end."""
-    from labelwise.training.run import train
+    from labelwise.training.train import train
 
     planned, folder = outcome.planned, out / outcome.planned.name
     try:
@@ -119,9 +122,8 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
 
 def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]:
     """Its predictions stay in the run folder, so that measuring again, and the report, take seconds."""
-    from labelwise.data.run_split import with_splits_of_run
-    from labelwise.insight.measured import measure_runs
-    from labelwise.insight.run import open_run
+    from labelwise.analysis.measured import measure_runs
+    from labelwise.training.run import open_run, with_splits_of_run
 
     table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
     workers = planned.recipe.workers
@@ -132,3 +134,72 @@ def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]
 @lru_cache(maxsize=2)  # the runs of a sweep use the same data
 def _table(source: str) -> LabelTable:
     return open_data(source)
+
+
+METRICS = ("mAP", "CF1", "OF1")
+
+
+def rows_of(outcomes: Sequence[Outcome], out: Path) -> list[dict[str, Any]]:
+    """Settings, status and numbers of each run; what a run does not have is None."""
+    keys = list(dict.fromkeys(key for outcome in outcomes for key in outcome.planned.settings))
+    rows = []
+    for outcome in outcomes:
+        measured = outcome.measured or {}
+        history = _history(out / outcome.planned.name)
+        rows.append(
+            {
+                "run": outcome.planned.name,
+                **{key: outcome.planned.settings.get(key) for key in keys},
+                "status": outcome.status,
+                **{key: measured.get(key) for key in METRICS},
+                "validation_mAP": max((row["mAP"] for row in history if row.get("mAP") is not None), default=None),
+                "parameters": measured.get("complexity", {}).get("parameters"),
+                "macs": measured.get("complexity", {}).get("macs"),
+                "epochs": len(history),
+                "seconds": history[-1]["seconds"] if history else None,
+                "reason": outcome.reason or None,
+            }
+        )
+    return rows
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[dict[str, Any]]:
+    """Runs that differ only in their seed as one row: mean and standard deviation of each metric over the seeds.
+
+    >>> rows = [{"head": "hsq", "seed": s, "mAP": m, "CF1": m, "OF1": None} for s, m in enumerate([90.0, 92.0])]
+    >>> over_seeds(rows, ["head", "seed"])
+    [{'head': 'hsq', 'seeds': 2, 'mAP': 91.0, 'mAP_sd': 1.4142135623730951, 'CF1': 91.0, 'CF1_sd': 1.4142135623730951}]
+    """
+    kept = [key for key in settings if full_key(key) != "seed"]
+    if len(kept) == len(settings):
+        return []
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps([row[key] for key in kept]), []).append(row)
+    summary = []
+    for members in groups.values():
+        entry: dict[str, Any] = {key: members[0][key] for key in kept}
+        entry["seeds"] = sum(row["mAP"] is not None for row in members)
+        for metric in METRICS:
+            values = [row[metric] for row in members if row[metric] is not None]
+            if values:
+                entry |= {metric: mean(values), f"{metric}_sd": stdev(values) if len(values) > 1 else None}
+        summary.append(entry)
+    return summary
+
+
+def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """results.csv and results.json, written anew after each run: an interrupted sweep has what it knows so far."""
+    out.mkdir(parents=True, exist_ok=True)
+    content = {"runs": list(rows), "over_seeds": list(summary)}
+    (out / "results.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with (out / "results.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _history(folder: Path) -> list[dict[str, Any]]:
+    from labelwise.training.run import read_history
+
+    return read_history(folder / "metrics.jsonl")

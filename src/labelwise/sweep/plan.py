@@ -2,16 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from labelwise.errors import LabelwiseError
+import yaml
+
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.convert import row_names, write_manifest
+from labelwise.data.sources import open_data
+from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.data.table import LabelTable
 from labelwise.heads.config import HeadConfig, QueryHeadConfig
 from labelwise.heads.registry import option_parts, preset, with_options
-from labelwise.sweep.grid import combinations, full_key, run_name
 from labelwise.training.recipe import Recipe, load_recipe
+
+# What `labelwise train` calls --head, --size ... is here called the same.
+_SHORT = {
+    "head": "model.head",
+    "backbone": "model.backbone",
+    "size": "model.size",
+    "freeze": "model.freeze",
+    "loss": "loss.name",
+    "lr": "optimizer.lr",
+}
+
+
+def full_key(key: str) -> str:
+    """A recipe's dotted key from its short form.
+
+    >>> full_key("lr"), full_key("head.shared_experts"), full_key("optimizer.clip_norm")
+    ('optimizer.lr', 'model.options.shared_experts', 'optimizer.clip_norm')
+    """
+    return _SHORT.get(key, key.replace("head.", "model.options.", 1) if key.startswith("head.") else key)
+
+
+def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
+    """Keys as typed, with the values to try, read as YAML.
+
+    >>> parse_grid(["head=hsq,gap", "head.widths=[64,16],[32]", "seed=0,1"])
+    {'head': ['hsq', 'gap'], 'head.widths': [[64, 16], [32]], 'seed': [0, 1]}
+    """
+    grid: dict[str, list[Any]] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        key = key.strip()
+        if not (key and equals and text.strip()):
+            raise LabelwiseError(f"--grid {setting!r}: write it as KEY=VALUE,VALUE, for example --grid seed=0,1,2")
+        if full_key(key) in map(full_key, grid):
+            raise LabelwiseError(f"--grid {setting!r}: {key!r} is given twice; put all its values into one --grid")
+        try:
+            values = yaml.safe_load(f"[{text}]")
+        except yaml.YAMLError:
+            raise LabelwiseError(f"--grid {setting!r}: cannot read the values {text!r}") from None
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise LabelwiseError(f"--grid {setting!r}: a value is there twice; leave one out")
+        grid[key] = values
+    if not grid:
+        raise LabelwiseError("say what to try, for example: --grid head=gap,hsq --grid seed=0,1,2")
+    return grid
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every choice of one value per key; the last key changes fastest.
+
+    >>> combinations({"head": ["hsq", "gap"], "seed": [0, 1]})[1:3]
+    [{'head': 'hsq', 'seed': 1}, {'head': 'gap', 'seed': 0}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def run_name(settings: Mapping[str, Any]) -> str:
+    """A folder's name that says what is in it.
+
+    >>> run_name({"head": "hsq", "head.shared_experts": 4, "head.widths": [64, 16], "lr": "1e-3"})
+    'head-hsq_shared_experts-4_widths-64x16_lr-1e-3'
+    """
+    return "_".join(f"{_plain(key.rpartition('.')[2])}-{_plain(value)}" for key, value in settings.items())
+
+
+def _plain(value: Any) -> str:
+    """Letters that no shell and no file system minds."""
+    text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-" if not re.fullmatch(r"\w+", text) else "_", text).strip("-") or "none"
+
 
 _OPTION = "model.options."
 
@@ -35,7 +113,7 @@ def plan(
     An option that a head does not know, or of the grid that changes nothing in it, is an error; with `skip_invalid` it
     is left out for that head, which then runs once and not once for each of the option's values.
     """
-    from labelwise.training.run import check
+    from labelwise.training.train import check
 
     runs: dict[str, PlannedRun] = {}
     for settings in combinations(grid):
@@ -100,3 +178,45 @@ def without_effect(config: HeadConfig) -> set[str]:
         return set()
     used = {"experts"} | ({"widths", "activation"} if config.experts.experts == "linear" else set())
     return set(type(config.experts).model_fields) - used
+
+
+FILE = "split.csv"
+
+
+def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) -> Path | None:
+    """Open the data before anything runs. If it has no splits, each training would make its own by its seed, and no two
+    seeds could be compared: they are made once, and the manifest that holds them is returned."""
+    sources = {run.recipe.data.source for run in runs}
+    if None in sources:
+        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
+    for source in sources:
+        table = open_data(str(source))
+        if table.split_names == ("",):
+            if len(sources) > 1:
+                raise LabelwiseError(f"{source} has no splits; make them first with: labelwise data split")
+            for name in () if test_split is None else test_split.split("+"):
+                if name not in DEFAULT_FRACTIONS:
+                    raise unknown_name(f"split of {source}", name, DEFAULT_FRACTIONS)
+            if (out / FILE).exists():
+                _check_same(table, out)
+            else:
+                out.mkdir(parents=True, exist_ok=True)
+                write_manifest(split_table(table, DEFAULT_FRACTIONS, seed=0), out / FILE)
+            return out / FILE
+        if test_split is not None:
+            table.select(test_split)  # raises, and lists the splits there are
+    return None
+
+
+def _check_same(table: LabelTable, out: Path) -> None:
+    """The splits of an earlier sweep in this folder are those of the same photos with the same labels."""
+    if _content(open_data(out / FILE, check_files="no")) != _content(table):
+        raise LabelwiseError(
+            f"{str(out)!r} holds a sweep on other photos or labels than those of {table.source}; choose another --out"
+        )
+
+
+def _content(table: LabelTable) -> dict[str, tuple[set[str], ...]]:
+    """The names of the present and of the unknown labels of each photo."""
+    names = [tuple(map(set, row_names(table, row))) for row in range(len(table))]
+    return dict(zip(map(os.path.realpath, table.images), names, strict=True))

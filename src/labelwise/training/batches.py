@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.data.dataset import ImageDataset, ImageLoader
 from labelwise.data.images import BadImage
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
+from labelwise.loading.dataset import ImageDataset, ImageLoader
 
 
 class Share(NamedTuple):

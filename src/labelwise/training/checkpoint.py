@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from labelwise.atomic_file import follow_umask
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import follow_umask
 
 
 def last_checkpoint(run: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,18 @@ class Display:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def write_curves(folder: Path, history: list[dict[str, Any]]) -> None:
+    """Scalars of every epoch, written anew as a whole: a resumed run leaves no double points."""
+    if find_spec("tensorboard") is None:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    for old in folder.glob("events.*"):
+        old.unlink()
+    with SummaryWriter(str(folder)) as writer:
+        for row in history:
+            for name, value in row.items():
+                if name != "epoch" and value is not None:
+                    writer.add_scalar(name, value, row["epoch"])

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from labelwise import losses
-from labelwise.data.transforms import batch_mix
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads import with_random_targets
-from labelwise.heads.gate_meter import GateMeter
+from labelwise.heads.weights import GateMeter
+from labelwise.loading.augment import batch_mix, draw_partners, side_by_side
 from labelwise.metrics import MultiLabelMetrics
-from labelwise.model import LabelModel
-from labelwise.scenes import draw_partners, side_by_side
+from labelwise.model.model import LabelModel
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
     last_checkpoint,
@@ -34,12 +33,11 @@ from labelwise.training.checkpoint import (
     restore_optimizer,
     write_checkpoint,
 )
-from labelwise.training.display import Display
-from labelwise.training.gates import write_gates
+from labelwise.training.display import Display, write_curves
+from labelwise.training.distributed import StopRequest
 from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
-from labelwise.training.stop import StopRequest
-from labelwise.training.tracking import write_curves
+from labelwise.training.run import write_gates
 
 
 @dataclass

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from labelwise.config import Config
-from labelwise.data.label_list import LabelList, UnseenList
-from labelwise.data.transforms import AugmentationConfig
-from labelwise.errors import LabelwiseError
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.labels import LabelList, UnseenList
+from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import option_parts, preset
-from labelwise.preprocessing import CropRatio, ImageSize
+from labelwise.loading.augment import AugmentationConfig
 from labelwise.words import WordsConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -1,151 +1,206 @@
-"""One training run: a recipe and a folder in, a model out. The folder holds everything the run was and knows."""
+"""A run as it lies on disk: its config, recipe and training curve. No weights are read."""
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import nullcontext
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from lightning_fabric import Fabric
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
 
-from labelwise import losses
-from labelwise.backbones.layers import put_channels_last
-from labelwise.errors import LabelwiseError
-from labelwise.evaluation.fit import fit_config
-from labelwise.heads import preset, uses_words, with_options
-from labelwise.model import LabelModel, load_model
-from labelwise.model_config import ModelConfig
-from labelwise.training.batches import Batches, Share
-from labelwise.training.build import build_model, feature_batches, grouped_labels, image_batches
-from labelwise.training.checkpoint import last_checkpoint
-from labelwise.training.display import Display
-from labelwise.training.loop import Trainer
-from labelwise.training.processes import create_fabric
-from labelwise.training.recipe import Recipe, save_recipe
-from labelwise.training.run_folder import run_folder
-from labelwise.training.start import check_start, take_weights
-from labelwise.training.tables import fingerprint, open_tables
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import lock
+from labelwise.data.sources import open_data
+from labelwise.data.table import LabelTable
+from labelwise.model.config import ModelConfig
+from labelwise.model.folder import WEIGHTS, find_folder, read_config
+from labelwise.training.recipe import Recipe, load_recipe
 
 
-def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
-    """Train by `recipe` in `folder` and return the model, which is also saved in `folder`/model."""
-    folder = Path(folder)
-    check(recipe)
-    if recipe.model.start is not None and not resume:
-        check_start(recipe.model.start, folder)
-    fabric = create_fabric(recipe)
-    with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
-        fabric.barrier()
-        display = Display(folder / "log.txt" if fabric.is_global_zero else None)
+@dataclass(frozen=True)
+class Run:
+    name: str  # for people: the folder's name, with as much of the path as tells it from the other runs
+    source: str  # what the user typed
+    model: Path  # folder with the weights
+    config: ModelConfig
+    recipe: Recipe | None  # None: a model folder or a hub id, without the run it came from
+    history: list[dict[str, Any]]  # one entry for each epoch
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None for a model without one."""
+        return self.model.parent if self.recipe is not None else None
+
+    @property
+    def frozen(self) -> bool:
+        return self.recipe is not None and self.recipe.model.freeze == "backbone"
+
+    @property
+    def head(self) -> str:
+        """The preset's name if a recipe tells it, else the kind of head."""
+        return self.recipe.model.head if self.recipe is not None else self.config.head.kind
+
+
+def open_runs(sources: Sequence[str | Path]) -> list[Run]:
+    """Each run folder, model folder or hub id once, in order, with names that differ."""
+    if not sources:
+        raise LabelwiseError("name at least one run, for example: labelwise report runs/first")
+    runs = [open_run(str(source)) for source in sources]
+    seen: dict[Path, Run] = {}
+    for run in runs:
+        seen.setdefault(run.model.resolve(), run)
+    named = short_names([_place(run) for run in seen.values()])
+    return [replace(run, name=name) for run, name in zip(seen.values(), named, strict=True)]
+
+
+def open_run(source: str) -> Run:
+    model = find_folder(source)
+    if not (model / WEIGHTS).is_file():
+        raise LabelwiseError(f"{source!r} has no {WEIGHTS}: finish its training, or copy the whole model folder")
+    recipe_file = model.parent / "recipe.yaml"
+    recipe = load_recipe(recipe_file, {}) if model.name == "model" and recipe_file.is_file() else None
+    history = [] if recipe is None else read_history(model.parent / "metrics.jsonl")
+    return Run(source, source, model, read_config(model), recipe, history)
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """The finished epochs; a last line that was cut off when the power failed does not count."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
-            return _train(recipe, folder, fabric, display, resume)
-        except KeyboardInterrupt:
-            display.close()
-            started = (folder / "recipe.yaml").exists()
-            resumed = f"Continue with: labelwise train --out {folder} --resume"
-            display.say(f"stopped; nothing is lost. {resumed if started else 'Give the same command again.'}")
-            raise
-        finally:
-            display.close()
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
+            entries.append(entry)
+    return entries
 
 
-def check(recipe: Recipe) -> None:
-    """Mistakes in the recipe, before any photo is read."""
-    model = recipe.model
-    head = with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if uses_words(head) and model.words is None:
-        raise LabelwiseError(
-            "this head needs the labels' word vectors: --set model.words=package:glove-50d or FILE (docs/zero-shot.md)"
-        )
-    softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
-    if softmax and model.options.get("random_queries"):
-        raise LabelwiseError("random_queries need independent labels: set random_queries=0, or task=multi-label")
-    if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
-        raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
-    if recipe.union and not recipe.can_join_images:
-        raise LabelwiseError(
-            "union joins the maps of two images into a scene with the labels of both, which are too many for "
-            "task=single-label; use --set union=0"
-        )
-    if recipe.ema and recipe.strategy == "fsdp":
-        raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.batch_size % processes:
-        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be shared evenly by {processes} processes")
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, or as many parts as it takes until all names differ.
+
+    >>> short_names(["runs/hsq", "runs/gap"]), short_names(["a/seed-0/hsq", "a/seed-1/hsq", "gap"])
+    (['hsq', 'gap'], ['seed-0/hsq', 'seed-1/hsq', 'gap'])
+    """
+    parts = [[part for part in path.replace("\\", "/").split("/") if part] or [path] for path in paths]
+    lengths = [1] * len(parts)
+    while True:
+        names = ["/".join(part[-length:]) for part, length in zip(parts, lengths, strict=True)]
+        twice = {name for name, times in Counter(names).items() if times > 1}
+        longer = [n for n, name in enumerate(names) if name in twice and lengths[n] < len(parts[n])]
+        if not longer:
+            return names
+        for n in longer:
+            lengths[n] += 1
 
 
-def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> LabelModel:
-    split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
-    train_table, held_out = open_tables(recipe, display, split_file=split_file, run=folder if resume else None)
-    for table in (train_table, held_out):
-        if table is not None and len(table) < fabric.world_size:
+def _place(run: Run) -> str:
+    return str(run.folder.resolve()) if run.folder is not None else run.source
+
+
+_MARK = "recipe.yaml"  # a folder with it holds a run; it is written when nothing can be mistaken any more
+_RUN_FILES = ("model", "checkpoints", "metrics.jsonl", "log.txt", "split.csv", "tensorboard", "gates", "predictions")
+_ASIDE = ".replaced"  # where --overwrite keeps the old run meanwhile
+
+
+@contextmanager
+def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
+    """`folder` is there, holds no other run and is ours alone: two trainings would spoil each other's checkpoints."""
+    _check(folder, resume, overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        try:
+            lock(file, wait=False)
+        except BlockingIOError:
             raise LabelwiseError(
-                f"{len(table)} images of {table.source} cannot be shared by {fabric.world_size} processes; use fewer"
-            )
-    torch.manual_seed(recipe.seed)
-    model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
-    frozen = recipe.model.freeze == "backbone"
-    # A checkpoint of the whole model holds all that the start gave it; of a frozen one, the head alone.
-    if recipe.model.start is not None and (frozen or not (resume and last_checkpoint(folder).exists())):
-        take_weights(model, recipe.model.start)
-    if frozen:
-        model.backbone.requires_grad_(False).eval().to(fabric.device)
-    elif recipe.model.freeze == "early":
-        model.backbone.freeze_early()
-    if not frozen and recipe.strategy != "fsdp":  # which takes plain weights only
-        put_channels_last(model.backbone)
-    module: nn.Module = model.head if frozen else model
-    display.say(
-        f"{len(train_table)} images to train on, {len(held_out) if held_out is not None else 'none'} to validate, "
-        f"{len(train_table.labels)} labels; {recipe.model.head} on {recipe.model.backbone}, "
-        f"{sum(p.numel() for p in module.parameters() if p.requires_grad) / 1e6:.2f} M parameters to learn"
-    )
-    make = feature_batches if frozen else image_batches
-    batches = make(recipe, model, train_table, held_out, fabric)
-    data = fingerprint(train_table, held_out)
-    trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display, data)
-    if fabric.is_global_zero:
-        save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
-    trained = trainer.run(resume)
-    display.close()
-    if not trained and (folder / "model").exists():  # as it is: its thresholds may have been fitted anew since
-        display.say(f"{folder} is finished already")
-        return load_model(folder)
-    model = with_kept_weights(model, trainer, frozen)
-    if fabric.is_global_zero:
-        model.config = finished_config(model, trainer, recipe, batches)
-        model.save(folder / "model")
-        display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
-    fabric.barrier()
-    return model
+                f"another process is training in {str(folder)!r}; wait for it, stop it, or choose another --out"
+            ) from None
+        _settle(folder)  # what a killed process left
+        if overwrite and (folder / _MARK).exists():
+            _set_aside(folder)
+        try:
+            yield
+        finally:
+            _settle(folder)
 
 
-def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
-    """A model in one piece and in evaluation mode: the trained one may be spread over processes."""
-    whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
-    (whole.head if frozen else whole).load_state_dict(trainer.kept())
-    return whole.to(trainer.fabric.device).eval()
+def _check(folder: Path, resume: bool, overwrite: bool) -> None:
+    used = (folder / _MARK).exists() or (folder / _ASIDE / _MARK).exists()
+    if resume and not used:
+        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start it without --resume")
+    if used and not resume and not overwrite:
+        raise LabelwiseError(
+            f"{str(folder)!r} already holds a run; continue it with --resume, replace it with --overwrite, "
+            "or choose another --out"
+        )
+    if not used and (folder / "model").exists():
+        raise LabelwiseError(f"{str(folder / 'model')!r} is there and belongs to no run; choose another --out")
 
 
-@torch.no_grad()
-def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches) -> ModelConfig:
-    """What the model needs to be used: how good it is, and temperature and thresholds fitted on the validation data."""
-    progress = trainer.progress
-    best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
-    results: dict[str, object] = {
-        "data": recipe.data.source,
-        "split": recipe.data.validation,
-        **{key: best[key] for key in ("epoch", "accuracy_top1", "accuracy_top5", "mAP", "CF1", "OF1") if key in best},
-        "skipped_images": len(batches.bad_images),
-    }
-    config = model.config.model_copy(update={"results": results})
-    if recipe.data.validation is None or recipe.thresholds == "none":
-        return config
-    module = model.head if recipe.model.freeze == "backbone" else model
-    device = trainer.fabric.device
-    logits, targets = zip(*((module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())), strict=True)
-    rule = recipe.thresholds if recipe.model.task == "multi-label" else None
-    everything = torch.cat(logits).numpy(), torch.cat(targets).numpy()
-    return fit_config(config, *everything, thresholds=rule, temperature=True).config
+def _set_aside(folder: Path) -> None:
+    """The mark goes first and comes back last: without it `_settle` knows that the old run is the one to keep."""
+    (folder / _ASIDE).mkdir()
+    for name in (_MARK, *_RUN_FILES):
+        if (folder / name).exists():
+            os.replace(folder / name, folder / _ASIDE / name)
+
+
+def _settle(folder: Path) -> None:
+    """Throw a replaced run away if the new one has begun; put it back if that never happened."""
+    aside = folder / _ASIDE
+    if not aside.is_dir():
+        return
+    if not (folder / _MARK).exists():
+        for name in (*_RUN_FILES, _MARK):
+            if (aside / name).exists():
+                _remove(folder / name)
+                os.replace(aside / name, folder / name)
+    shutil.rmtree(aside)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def with_splits_of_run(table: LabelTable, *folders: Path | None) -> LabelTable:
+    """Data without splits gets those that the training made of it: `split.csv` in the first run folder that has it."""
+    made = next((folder / "split.csv" for folder in folders if folder and (folder / "split.csv").is_file()), None)
+    if made is None or table.split_names != ("",):
+        return table
+    written = open_data(made, check_files="no")
+    split_of = {os.path.realpath(image): split for image, split in zip(written.images, written.splits, strict=True)}
+    return table.with_splits([split_of.get(os.path.realpath(image), "") for image in table.images])
+
+
+FOLDER = "gates"  # of a run
+
+
+def write_gates(run: Path, epoch: int, weights: NDArray[np.floating]) -> None:
+    """Keep the mean gate weights [layers, K, n_t + n_s] after an epoch; a resumed run writes the same file again."""
+    folder = run / FOLDER
+    folder.mkdir(exist_ok=True)
+    np.save(folder / _name(epoch), weights.astype(np.float32), allow_pickle=False)
+
+
+def read_gates(run: Path) -> list[tuple[int, NDArray[np.float32]]]:
+    """What was kept after each finished epoch; empty for a head without gates, or trained without validation images.
+
+    metrics.jsonl says which epochs are finished: a killed run may have gates of one that is not.
+    """
+    try:
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if (run / FOLDER).is_dir() else []
+        epochs = [int(json.loads(line)["epoch"]) for line in lines]
+        return [(epoch, np.load(run / FOLDER / _name(epoch), allow_pickle=False)) for epoch in epochs]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise LabelwiseError(f"{str(run)!r}: the gates that its training recorded cannot be read ({error})") from None
+
+
+def _name(epoch: int) -> str:
+    return f"{epoch:04}.npy"

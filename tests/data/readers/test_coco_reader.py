@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
-from labelwise.errors import LabelwiseError
 
 
 def test_tiny_coco_agrees_with_pycocotools(shared_data: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torchvision.datasets import ImageFolder
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
-from labelwise.errors import LabelwiseError
 
 
 def test_agrees_with_torchvision(touch: Callable[..., Path]) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import LabelTable, open_data
-from labelwise.errors import LabelwiseError
 
 Write = Callable[..., Path]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
-from labelwise.errors import LabelwiseError
 
 
 @pytest.fixture

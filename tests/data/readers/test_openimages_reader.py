@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
-from labelwise.errors import LabelwiseError
 
 HEADER = "ImageID,Source,LabelName,Confidence\n"
 ONE, TWO, THREE = "000002b66c9c498e", "ffff02b97e5330f9", "00075905539074f2"

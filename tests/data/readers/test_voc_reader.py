@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data import LabelTable, open_data
-from labelwise.errors import LabelwiseError
 
 # Images with at least one object that is not difficult: the database statistics the organisers published.
 # fmt: off

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BeforeValidator
 
-from labelwise.config import Config
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError, unknown_name
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.readers.base import Format, ReaderOptions
-from labelwise.data.readers.manifest_rows import is_usual_split
+from labelwise.data.readers.manifest import is_usual_split
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
-from labelwise.errors import LabelwiseError, unknown_name
 
 # What entries must have, and of which type. Ids are numbers, or texts in files that were not made by COCO.
 _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {

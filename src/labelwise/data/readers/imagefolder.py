@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import Format, ReaderOptions, is_image, read_lines, unique_names, walk
 from labelwise.data.table import LabelTable, canonical_split
-from labelwise.errors import LabelwiseError
 
 _SPLITS = {"train", "val", "test"}
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.readers.records import Records
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN
-from labelwise.errors import LabelwiseError, unknown_name
 
 _SEPARATORS = ("|", ";", ",")
 _NAMED_SEPARATORS = {"space": None, "whitespace": None, "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}

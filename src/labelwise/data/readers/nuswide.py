@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers import manifest
 from labelwise.data.readers.base import Format, ReaderOptions, read_lines
 from labelwise.data.table import LabelTable
-from labelwise.errors import LabelwiseError
 
 _IMAGE_FOLDERS = ("Flickr", "images", "Images", "image")
 

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import Format, ReaderOptions, read_lines, unique_names
 from labelwise.data.strings import CodedStrings, PackedStrings
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
-from labelwise.errors import LabelwiseError
 
 _SPLITS = ("train", "validation", "test")
 # Where several lines speak of one label of one image, the first of these decides.

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.readers.base import Format, ReaderOptions, read_lines
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelwise.errors import LabelwiseError, unknown_name
 
 # fmt: off
 VOC_LABELS = [

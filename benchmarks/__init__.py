@@ -1,0 +1,1 @@
+"""Measurements of labelwise: the studies, and `python -m benchmarks.speed`."""

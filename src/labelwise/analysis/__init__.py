@@ -1,0 +1,22 @@
+"""What runs learned: their predictions kept on disk, curves, mistakes, label quality, and honest comparisons."""
+
+from labelwise.analysis.compare import Comparison, compare, improved_pairs, related_pairs
+from labelwise.analysis.measured import MeasuredRun, measure_runs
+from labelwise.analysis.quality import LabelIssue, label_issues
+from labelwise.analysis.transfer import Transfer, negative_transfer
+from labelwise.training.run import Run, open_runs
+
+__all__ = [
+    "Comparison",
+    "LabelIssue",
+    "MeasuredRun",
+    "Run",
+    "Transfer",
+    "compare",
+    "improved_pairs",
+    "label_issues",
+    "measure_runs",
+    "negative_transfer",
+    "open_runs",
+    "related_pairs",
+]

@@ -1,0 +1,167 @@
+"""Runs against a reference run: which labels, and which pairs of labels, get better, and what of it is luck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from labelwise.analysis.measured import MeasuredRun
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.evaluation import Difference, discoveries, paired_difference
+from labelwise.evaluation.thresholds import Doubles
+from labelwise.metrics.ranking import Bytes, Floats
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run minus the reference; fractions."""
+
+    run: MeasuredRun
+    reference: MeasuredRun
+    metrics: dict[str, Difference]  # mAP, CF1, OF1
+    labels: list[Difference]  # N, of average precision
+    real: list[bool]  # N: the label's difference is not luck (`evaluation.discoveries`)
+
+    @property
+    def better(self) -> list[int]:
+        return [n for n, difference in enumerate(self.labels) if difference.value > 0]
+
+    @property
+    def worse(self) -> list[int]:
+        return [n for n, difference in enumerate(self.labels) if difference.value < 0]
+
+    def surely(self, labels: Sequence[int]) -> list[int]:
+        """Those of `labels` whose difference is not luck."""
+        return [n for n in labels if self.real[n]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run.name,
+            "reference": self.reference.name,
+            "metrics": {name: difference_as_dict(difference) for name, difference in self.metrics.items()},
+            "labels_better": len(self.better),
+            "labels_surely_better": len(self.surely(self.better)),
+            "labels_worse": len(self.worse),
+            "labels_surely_worse": len(self.surely(self.worse)),
+            "pairs_improved": improved_pairs(len(self.better)),
+            "pairs_surely_improved": improved_pairs(len(self.surely(self.better))),
+            "labels": [
+                {"label": label, **difference_as_dict(difference), "real": real}
+                for label, difference, real in zip(self.run.labels, self.labels, self.real, strict=True)
+            ],
+        }
+
+
+def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
+    """Both have to be measured on the same images and labels, with the same number of bootstrap samples."""
+    ours, theirs = run.evaluation.draws, reference.evaluation.draws
+    if ours is None or theirs is None:
+        raise LabelwiseError("a comparison needs bootstrap samples: use --bootstrap 1000")
+    gaps = run.average_precision - reference.average_precision
+    labels = [
+        paired_difference(float(gap), a, b)
+        for gap, a, b in zip(gaps, ours.average_precision, theirs.average_precision, strict=True)
+    ]
+    metrics = {
+        name: paired_difference(_metric(run, name) - _metric(reference, name), ours.metrics[name], theirs.metrics[name])
+        for name in ("mAP", "CF1", "OF1")
+    }
+    real = discoveries(np.array([difference.p for difference in labels])).tolist()
+    return Comparison(run, reference, metrics, labels, real)
+
+
+def improved_pairs(better: int) -> int:
+    """A pair of labels is improved when both of its labels are, so k better labels make k (k - 1) / 2 pairs. It is how
+    HSQ section 4.3 counts: 15 better labels of 20, and "105 pairs".
+
+    >>> improved_pairs(15), improved_pairs(15) - improved_pairs(13)
+    (105, 27)
+    """
+    return better * (better - 1) // 2
+
+
+def best_in(runs: Sequence[MeasuredRun]) -> list[int]:
+    """In how many labels each run has the highest average precision of all; a tie counts for each."""
+    precision = np.stack([run.average_precision for run in runs])  # [R, N]
+    best = np.nanmax(np.where(np.isnan(precision), -1, precision), axis=0)
+    return [int(((row == best) & ~np.isnan(row)).sum()) for row in precision]
+
+
+def related_pairs(values: Floats, targets: Bytes, most: int = 4) -> list[tuple[int, int]]:
+    """The pairs of labels that a model takes for each other most: where a is present and b is not, b scores far higher
+    than where neither is. Each label is in one pair at most.
+
+    Measured in standard deviations of b's scores where neither is present, averaged over both directions.
+
+    >>> targets = np.repeat(np.eye(4, dtype=np.int8), 3, axis=0)
+    >>> looks_alike = np.array([[5, 4, 0, 0], [4, 5, 0, 0], [0, 0, 5, 1], [0, 0, 1, 5]])
+    >>> noise = np.random.default_rng(0).normal(0, 0.1, (12, 4))
+    >>> related_pairs(np.repeat(looks_alike, 3, axis=0) + noise, targets, most=1)
+    [(0, 1)]
+    """
+    likeness = _likeness(values.astype(np.float64), targets)
+    ranked = sorted(combinations(range(targets.shape[1]), 2), key=lambda pair: -likeness[pair])
+    found: list[tuple[int, int]] = []
+    taken: set[int] = set()
+    for pair in ranked:
+        if len(found) < most and likeness[pair] > 0 and not taken.intersection(pair):
+            found.append(pair)
+            taken.update(pair)
+    return found
+
+
+def _likeness(values: Doubles, targets: Bytes) -> Doubles:
+    """[N, N], symmetric; 0 where there is nothing to go by."""
+    present, absent = (targets == 1).astype(np.float64), (targets == 0).astype(np.float64)
+
+    def mean(where_a: Doubles, what: Doubles) -> tuple[Doubles, Doubles]:
+        """Row a, column b: the mean of `what` of b over images where `where_a` of a holds and b is absent."""
+        count = where_a.T @ absent
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return where_a.T @ (absent * what) / count, count
+
+    with_a, count = mean(present, values)
+    neither, _ = mean(absent, values)
+    squares, _ = mean(absent, values**2)
+    spread = np.sqrt(np.maximum(squares - neither**2, 1e-12))
+    one_way = np.where(count >= 3, (with_a - neither) / spread, 0.0)
+    both: Doubles = np.nan_to_num((one_way + one_way.T) / 2)
+    return both
+
+
+def named_pairs(pairs: Sequence[str], labels: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs as a user writes them.
+
+    >>> named_pairs(["cow,horse"], ["cat", "cow", "horse"])
+    [(1, 2)]
+    """
+    found = []
+    for pair in pairs:
+        names = [name.strip() for name in pair.split(",")]
+        if len(names) != 2 or names[0] == names[1]:
+            raise LabelwiseError(f"--pair {pair!r}: name two labels with a comma between them, as in cow,horse")
+        for name in names:
+            if name not in labels:
+                raise unknown_name("label", name, labels)
+        found.append((labels.index(names[0]), labels.index(names[1])))
+    return found
+
+
+def difference_as_dict(difference: Difference) -> dict[str, Any]:
+    """As percentages."""
+    undefined = np.isnan(difference.value) or np.isnan(difference.p)
+    low, high = difference.interval.low, difference.interval.high
+    return {
+        "difference": None if undefined else 100 * difference.value,
+        "interval": None if undefined else [100 * low, 100 * high],
+        "p": None if undefined else difference.p,
+    }
+
+
+def _metric(run: MeasuredRun, name: str) -> float:
+    scores = run.evaluation.scores
+    return scores.mAP if name == "mAP" else float(getattr(scores.at_thresholds, name))

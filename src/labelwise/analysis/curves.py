@@ -1,0 +1,185 @@
+"""Curves behind the numbers: precision against recall, one threshold for all labels, and calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.analysis.measured import MeasuredRun
+from labelwise.evaluation.thresholds import Doubles, logit_thresholds
+from labelwise.metrics.ranking import Bytes, Floats
+
+Points = list[tuple[float, float]]
+
+
+def precision_recall_curve(values: Floats, targets: Bytes, points: int = 60) -> Points:
+    """(recall, precision) of one label [M] from its best score down; at most about `points` of them, the ends included.
+    Empty without a positive. The area under its steps is the average precision.
+
+    >>> precision_recall_curve(np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, -1], np.int8))
+    [(0.5, 1.0), (0.5, 0.5), (1.0, 0.6666666666666666)]
+    """
+    known = targets >= 0
+    scores, positive = values[known], targets[known] == 1
+    if not positive.any():
+        return []
+    order = np.argsort(-scores, kind="stable")
+    ranked, found = scores[order], positive[order].cumsum()
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # equal scores are one threshold
+    ends = ends[: np.searchsorted(found[ends], found[-1]) + 1]  # nothing is left to find behind the last positive
+    recall, precision = found[ends] / found[-1], found[ends] / (ends + 1)
+    kept = _thinned(recall, points)
+    return list(zip(recall[kept].tolist(), precision[kept].tolist(), strict=True))
+
+
+def _thinned(recall: Doubles, points: int) -> NDArray[np.int64]:
+    """Places of at most about `points` steps, evenly along the recall."""
+    if len(recall) <= points:
+        return np.arange(len(recall))
+    places = np.searchsorted(recall, np.linspace(recall[0], 1, points))
+    return np.unique(np.append(np.clip(places, 0, len(recall) - 1), [0, len(recall) - 1]))
+
+
+@dataclass(frozen=True)
+class CommonThreshold:
+    """What one threshold for all labels would give: overall fractions, [T] each."""
+
+    thresholds: Doubles
+    precision: Doubles  # NaN where nothing is predicted
+    recall: Doubles
+    f1: Doubles
+
+
+def common_threshold(scores: Doubles, targets: Bytes, steps: int = 50) -> CommonThreshold:
+    """OP, OR and OF1 at thresholds from 0 to 1 of scores [M, N].
+
+    >>> found = common_threshold(np.array([[0.9, 0.3], [0.6, 0.2]]), np.array([[1, 0], [0, 1]], np.int8), steps=2)
+    >>> found.thresholds.tolist(), found.recall.tolist()
+    ([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
+    """
+    known = targets >= 0
+    every, right = np.sort(scores[known]), np.sort(scores[targets == 1])
+    thresholds = np.linspace(0, 1, steps + 1)
+    predicted = len(every) - np.searchsorted(every, thresholds)  # score >= threshold
+    correct = len(right) - np.searchsorted(right, thresholds)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.where(predicted > 0, correct / predicted, np.nan)
+        recall = correct / len(right) if len(right) else np.full(len(thresholds), np.nan)
+        f1 = 2 * correct / (predicted + len(right))
+    return CommonThreshold(thresholds, precision, recall, f1)
+
+
+def best_f1(values: Floats, targets: Bytes) -> float:
+    """The F1 of one label [M] at the threshold that would have been best on these images; NaN without a positive.
+
+    >>> best_f1(np.array([0.9, 0.8, 0.7]), np.array([1, 0, 1], np.int8))
+    0.8
+    """
+    curve = np.array(precision_recall_curve(values, targets, points=len(values)))
+    if not len(curve):
+        return float("nan")
+    recall, precision = curve.T
+    return float((2 * recall * precision / np.maximum(recall + precision, 1e-300)).max())
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    score: float  # mean of the scores in it
+    share: float  # of them that are right
+    entries: int
+
+
+def reliability(scores: Doubles, targets: Bytes, bins: int = 15) -> list[ReliabilityBin]:
+    """Do scores mean what they say? The bins of `expected_calibration_error`, without the empty ones.
+
+    >>> reliability(np.array([[0.9], [0.9], [0.1]]), np.array([[1], [0], [0]], np.int8))[1]
+    ReliabilityBin(score=0.9, share=0.5, entries=2)
+    """
+    known = targets >= 0
+    probability, positive = scores[known], targets[known] == 1
+    place = np.minimum((probability * bins).astype(np.int64), bins - 1)
+    entries = np.bincount(place, minlength=bins)
+    total, right = np.bincount(place, probability, bins), np.bincount(place, positive, bins)
+    return [
+        ReliabilityBin(float(total[b] / entries[b]), float(right[b] / entries[b]), int(entries[b]))
+        for b in np.flatnonzero(entries)
+    ]
+
+
+@dataclass(frozen=True)
+class CoOccurrence:
+    """Row a, column b: of the images with a, the share that also has b. NaN for a label that never occurs."""
+
+    columns: NDArray[np.int64]  # [n] which labels: the most frequent, in their own order
+    truth: Doubles  # [n, n]
+    predicted: Doubles  # [n, n]
+    images_with: NDArray[np.int64]  # [n] in truth
+
+    def surprises(self, least: int = 10) -> list[tuple[int, int, float, float]]:
+        """(a, b, truth, predicted) by how much they differ, for labels with at least `least` images."""
+        gap = np.abs(self.predicted - self.truth)
+        gap[self.images_with < least] = np.nan
+        np.fill_diagonal(gap, np.nan)
+        order = np.argsort(-np.where(np.isnan(gap), -1, gap), axis=None, kind="stable")
+        places = [divmod(int(place), len(self.columns)) for place in order]
+        return [
+            (a, b, float(self.truth[a, b]), float(self.predicted[a, b])) for a, b in places if not np.isnan(gap[a, b])
+        ]
+
+
+def co_occurrence(targets: Bytes, predicted: NDArray[np.bool_], most: int = 30) -> CoOccurrence:
+    """Of the `most` frequent labels. Images where one of the two is unknown are left out on both sides, so that the
+    two numbers are about the same images.
+
+    >>> targets = np.array([[1, 1], [1, 0], [0, 0]], np.int8)
+    >>> found = co_occurrence(targets, targets[:, ::-1] == 1)
+    >>> found.truth.tolist(), found.predicted.tolist()
+    ([[1.0, 0.5], [1.0, 1.0]], [[1.0, 1.0], [0.5, 1.0]])
+    """
+    positives = (targets == 1).sum(axis=0)
+    columns = np.sort(np.argsort(-positives, kind="stable")[:most])
+    known = (targets[:, columns] >= 0).astype(np.float32)  # [M, n]
+
+    def shares(present: NDArray[np.bool_]) -> Doubles:
+        there = present[:, columns] * known
+        with np.errstate(invalid="ignore", divide="ignore"):
+            given: Doubles = (there.T @ there).astype(np.float64) / (there.T @ known)
+        return given
+
+    return CoOccurrence(columns, shares(targets == 1), shares(predicted), positives[columns])
+
+
+@dataclass(frozen=True)
+class Mistake:
+    image: str
+    label: str
+    kind: Literal["false positive", "miss"]
+    score: float
+    threshold: float
+    present: tuple[str, ...]  # what is in the picture
+
+
+def worst_mistakes(
+    run: MeasuredRun, kind: Literal["false positive", "miss"], most: int, per_label: int = 3
+) -> list[Mistake]:
+    """Furthest on the wrong side of their thresholds first. At most `per_label` of one label: otherwise the hardest
+    label would fill the list."""
+    wrong = run.predicted & (run.targets == 0) if kind == "false positive" else ~run.predicted & (run.targets == 1)
+    rows, columns = np.nonzero(wrong)
+    margin = np.abs(run.logits - logit_thresholds(run.config))[rows, columns]
+    found: list[Mistake] = []
+    taken = np.zeros(len(run.labels), int)
+    for place in np.argsort(-margin, kind="stable"):
+        row, column = int(rows[place]), int(columns[place])
+        if len(found) == most:
+            break
+        if taken[column] == per_label:
+            continue
+        taken[column] += 1
+        score, threshold = float(run.scores[row, column]), float(run.thresholds[column])
+        present = tuple(run.table.present(row))
+        found.append(Mistake(run.table.images[row], run.labels[column], kind, score, threshold, present))
+    return found

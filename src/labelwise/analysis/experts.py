@@ -1,0 +1,259 @@
+"""Which experts each label relies on: HSQ's gates in numbers (figure 5 of the paper, and what it leaves open)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.table import LabelTable
+from labelwise.evaluation.inference import InferenceOptions, predict_logits
+from labelwise.heads.config import QueryHeadConfig
+from labelwise.heads.query_head import QueryHead
+from labelwise.heads.weights import GateMeter
+from labelwise.model.config import ModelConfig
+from labelwise.model.folder import find_folder, read_config
+from labelwise.model.model import LabelModel
+from labelwise.training.run import read_gates
+
+Doubles = NDArray[np.float64]
+
+
+class Merge(NamedTuple):
+    """Two clusters become one. Things are numbered 0 to n-1; merge i makes cluster n + i."""
+
+    left: int
+    right: int
+    distance: float  # mean over all pairs of things, one from each side
+
+
+def average_linkage(distances: Doubles) -> list[Merge]:
+    """The n - 1 merges of n things from their distances [n, n], nearest first.
+
+    >>> average_linkage(np.array([[0, 1, 5], [1, 0, 7], [5, 7, 0]], float))
+    [Merge(left=0, right=1, distance=1.0), Merge(left=2, right=3, distance=6.0)]
+    """
+    between = np.array(distances, np.float64)
+    np.fill_diagonal(between, np.inf)
+    cluster, size = list(range(len(between))), np.ones(len(between))
+    merges = []
+    for number in range(len(between) - 1):
+        a, b = sorted(np.unravel_index(between.argmin(), between.shape))
+        left, right = sorted((cluster[a], cluster[b]))
+        merges.append(Merge(left, right, float(between[a, b])))
+        joined = (size[a] * between[a] + size[b] * between[b]) / (size[a] + size[b])
+        between[a], between[:, a] = joined, joined
+        between[a, a] = np.inf
+        between[b], between[:, b] = np.inf, np.inf  # b lives on in a
+        cluster[a], size[a] = len(distances) + number, size[a] + size[b]
+    return merges
+
+
+def leaf_order(merges: list[Merge]) -> list[int]:
+    """The things in an order in which every cluster stands together: how to arrange rows beside the tree.
+
+    >>> leaf_order([Merge(0, 3, 1.0), Merge(1, 4, 2.0), Merge(2, 5, 3.0)])
+    [2, 1, 0, 3]
+    """
+    things = len(merges) + 1
+    members: list[list[int]] = [[thing] for thing in range(things)]
+    for merge in merges:
+        members.append(members[merge.left] + members[merge.right])
+    return members[-1]
+
+
+DEAD = 0.1  # an expert that gets less than this share of its even part, from every label that may use it, is dead
+
+
+@dataclass(frozen=True)
+class ExpertUse:
+    """Mean gate weights over some images. Columns are in the order of the paper's figure: the shared experts first,
+    then each label's own. Every row sums to 1.
+
+    >>> use = ExpertUse(("cat", "dog"), np.array([[[0.5, 0.01, 0.49], [0.3, 0.02, 0.68]]]), shared_experts=2)
+    >>> use.experts, use.dead(0), [round(float(load), 3) for load in use.load(0)]
+    (('s1', 's2', 'own'), ['s2'], [0.4, 0.015, 0.585])
+    >>> round(use.evenness(0), 3), round(use.variation(0), 3), round(use.own_share(0), 3)
+    (0.224, 0.928, 0.585)
+    """
+
+    names: tuple[str, ...]  # K: the labels, or the labels of each group
+    weights: Doubles  # [layers, K, n_s + n_t]
+    shared_experts: int  # n_s
+    images: int = 0  # how many the mean is over
+    data: str = ""  # what images, for captions
+    history: tuple[tuple[int, Doubles], ...] = ()  # (epoch, weights on the validation images), if it was recorded
+
+    @property
+    def layers(self) -> int:
+        return len(self.weights)
+
+    @property
+    def task_experts(self) -> int:
+        return int(self.weights.shape[2]) - self.shared_experts
+
+    @property
+    def experts(self) -> tuple[str, ...]:
+        """Names of the columns: s1, s2, ... and own (or own 1, own 2, ...)."""
+        own = ["own"] if self.task_experts == 1 else [f"own {j + 1}" for j in range(self.task_experts)]
+        return (*(f"s{j + 1}" for j in range(self.shared_experts)), *own)
+
+    def load(self, layer: int) -> Doubles:
+        """The mean row of figure 5: each expert's weight averaged over the labels, [n_s + n_t]."""
+        mean: Doubles = self.weights[layer].mean(axis=0)
+        return mean
+
+    def own_share(self, layer: int) -> float:
+        """How much of the weight goes to the labels' own experts, averaged over the labels."""
+        return float(self.load(layer)[self.shared_experts :].sum())
+
+    def evenness(self, layer: int) -> float:
+        """How evenly the shared experts are used: the entropy of their loads, 1 if all equal, 0 if one has all."""
+        return evenness(self.load(layer)[: self.shared_experts])
+
+    def variation(self, layer: int) -> float:
+        """The coefficient of variation (deviation / mean) of the shared experts' loads: 0 if all are equal."""
+        shared = self.load(layer)[: self.shared_experts]
+        return float(shared.std() / shared.mean()) if len(shared) and shared.mean() > 0 else 0.0
+
+    def dead(self, layer: int) -> list[str]:
+        """Experts that do next to nothing: a shared one if every label gives it less than a tenth of an even part
+        1 / (n_s + n_t), a label's own one if that label does."""
+        unused = self.weights[layer] < DEAD / self.weights.shape[2]  # [K, n_s + n_t]
+        shared = [name for name, never in zip(self.experts, unused.all(axis=0), strict=True) if never]
+        shared = [name for name in shared if not name.startswith("own")]
+        own = [
+            f"{self.experts[column]} of {self.names[row]}"
+            for row, column in np.argwhere(unused)
+            if column >= self.shared_experts
+        ]
+        return shared + own
+
+    def distances(self, layer: int) -> Doubles:
+        """How differently each two labels use the shared experts, [K, K]: the part of their weight (each label's shared
+        weights scaled to sum 1) that lies on different experts. 0: the same mixture; 1: not one expert in common."""
+        shared = self.weights[layer][:, : self.shared_experts]
+        mixtures = shared / np.maximum(shared.sum(axis=1, keepdims=True), 1e-12)
+        # Row by row: all pairs at once would need K x K x n_s numbers.
+        rows = [np.abs(mixtures - row).sum(axis=1) / 2 for row in mixtures]
+        return np.stack(rows)
+
+    def tree(self, layer: int) -> list[Merge]:
+        """Labels that share experts, clustered by `distances`."""
+        return average_linkage(self.distances(layer))
+
+    def closest(self, layer: int, pairs: int = 8) -> list[tuple[str, str, float]]:
+        """The label pairs that share experts most, with the common part of their mixtures (1: all of it)."""
+        apart = self.distances(layer)
+        found = sorted(combinations(range(len(self.names)), 2), key=lambda pair: apart[pair])[:pairs]
+        return [(self.names[a], self.names[b], float(1 - apart[a, b])) for a, b in found]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `labelwise explain --experts --out FILE.json` writes."""
+        return {
+            "data": self.data,
+            "images": self.images,
+            "labels": list(self.names),
+            "experts": list(self.experts),
+            "layers": [
+                {
+                    "weights": self.weights[layer].tolist(),
+                    "load": self.load(layer).tolist(),
+                    "own_share": self.own_share(layer),
+                    "evenness": self.evenness(layer),
+                    "variation": self.variation(layer),
+                    "dead": self.dead(layer),
+                    "closest": [{"labels": [a, b], "shared": shared} for a, b, shared in self.closest(layer)]
+                    if self.shared_experts
+                    else [],
+                }
+                for layer in range(self.layers)
+            ],
+            "history": [{"epoch": epoch, "load": weights.mean(axis=1).tolist()} for epoch, weights in self.history],
+        }
+
+
+def evenness(loads: Doubles) -> float:
+    """Entropy of the loads over its largest possible value.
+
+    >>> evenness(np.ones(8)), round(evenness(np.array([1.0, 0.0])), 3), evenness(np.array([0.2]))
+    (1.0, 0.0, 1.0)
+    """
+    if len(loads) < 2 or loads.sum() <= 0:
+        return 1.0
+    shares = loads / loads.sum()
+    return abs(float((shares * np.log(np.maximum(shares, 1e-300))).sum() / np.log(len(loads))))  # abs: 0, not -0
+
+
+def expert_use(
+    model: LabelModel, table: LabelTable, *, run: str | Path | None = None, **inference: Unpack[InferenceOptions]
+) -> ExpertUse:
+    """Mean gate weights of `model` over all images of `table`; with the history that `run`'s training recorded."""
+    shared = check_has_experts(model.config)
+    with GateMeter(model.head) as meter:
+        predict_logits(model, table, **inference)
+    total = meter.total()
+    assert total is not None
+    assert isinstance(model.head, QueryHead)
+    names = row_names(model.labels, model.head.label_query.cpu().numpy())
+    weights = in_figure_order(total.numpy() / meter.images, shared)
+    history = () if run is None else _history(Path(run), shared)
+    return ExpertUse(names, weights, shared, meter.images, table.source, history)
+
+
+def recorded_use(run: str | Path) -> ExpertUse | None:
+    """Expert use on the validation images as the training recorded it, of the epoch that was kept: needs no images.
+    None if the head has no gates, or the run was trained without validation images or by an older version."""
+    folder = find_folder(run)
+    config = read_config(folder)
+    shared = shared_experts(config)
+    history = () if shared is None else _history(Path(run), shared)
+    kept = next((weights for epoch, weights in history if epoch == config.results.get("epoch")), None)
+    if shared is None or kept is None:
+        return None
+    names = config.labels if kept.shape[1] == len(config.labels) else [f"group {k + 1}" for k in range(kept.shape[1])]
+    return ExpertUse(tuple(names), kept, shared, data="validation images", history=history)
+
+
+def check_has_experts(config: ModelConfig) -> int:
+    """n_s; an error if the head has no gates."""
+    shared = shared_experts(config)
+    if shared is None:
+        raise LabelwiseError("this model's head has no experts to choose among; train one with --head hsq")
+    return shared
+
+
+def in_figure_order(weights: NDArray[np.floating], shared: int) -> Doubles:
+    """The head lists a label's own experts first; the paper's figure, and so ours, lists them last."""
+    own = weights.shape[2] - shared
+    return np.concatenate([weights[..., own:], weights[..., :own]], axis=2).astype(np.float64)
+
+
+def row_names(labels: tuple[str, ...], label_query: NDArray[np.int64]) -> tuple[str, ...]:
+    """A name for each query: its label, or the labels of its group.
+
+    >>> row_names(("cat", "cow", "dog"), np.array([1, 0, 1]))
+    ('cow', 'cat, dog')
+    """
+    groups: list[list[str]] = [[] for _ in range(int(label_query.max()) + 1)]
+    for label, query in zip(labels, label_query, strict=True):
+        groups[query].append(label)
+    return tuple(", ".join(group[:3]) + (", …" if len(group) > 3 else "") for group in groups)
+
+
+def shared_experts(config: ModelConfig) -> int | None:
+    """n_s; None if there are no gates."""
+    head = config.head
+    if not isinstance(head, QueryHeadConfig) or head.experts.experts != "hybrid":
+        return None
+    both = head.experts.shared_experts + head.experts.task_experts
+    return head.experts.shared_experts if both > 1 else None
+
+
+def _history(run: Path, shared: int) -> tuple[tuple[int, Doubles], ...]:
+    return tuple((epoch, in_figure_order(weights, shared)) for epoch, weights in read_gates(run))

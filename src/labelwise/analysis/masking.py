@@ -1,0 +1,158 @@
+"""Do the maps tell the truth? Hiding where the model looked must cost more than hiding as much anywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from labelwise.analysis.maps import Method, describe, label_maps
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import progress_of
+from labelwise.data.labels import match_labels
+from labelwise.data.table import PRESENT, LabelTable
+from labelwise.features.compute import evaluating
+from labelwise.loading.augment import eval_transform
+from labelwise.loading.dataset import ImageDataset, ImageLoader
+from labelwise.model.model import LabelModel
+
+_RESAMPLES = 2000  # for the interval
+
+
+@dataclass(frozen=True)
+class MaskingCheck:
+    """Mean drops of the score of a label that is in the picture, as fractions."""
+
+    maps: str  # what was checked
+    images: int
+    area: float  # share of the picture that was hidden
+    score: float  # before
+    drop_attended: float  # when the place where it looked is hidden
+    drop_random: float  # when a region of the same size and shape somewhere else is
+    difference: float
+    low: float  # of the difference, 95%: images resampled, both drops of an image together
+    high: float
+    larger: float  # share of the images in which hiding the attended place costs more
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.maps}: hiding {self.area:.0%} of the picture where the model looked lowers the score by "
+            f"{100 * self.drop_attended:.1f} points, hiding as much elsewhere by {100 * self.drop_random:.1f}; "
+            f"difference {100 * self.difference:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f}, 95%), larger in "
+            f"{self.larger:.0%} of {self.images} images (mean score {100 * self.score:.1f})"
+        )
+
+
+def masking_check(
+    model: LabelModel,
+    table: LabelTable,
+    images: int = 200,
+    *,
+    method: Method | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    area: float = 0.25,
+    draws: int = 4,
+    seed: int = 0,
+    batch_size: int = 16,
+    workers: int = 2,
+    progress: bool = True,
+) -> MaskingCheck:
+    """Check the maps of `model` on up to `images` images of `table`, each with one label that is in it.
+
+    Hidden pixels get the mean colour. The random region is the attended one moved by a random distance (out on one
+    side, in on the other), the mean of `draws` such moves: size, shape and pieces are the same, only the place is not.
+    """
+    rng = np.random.default_rng(seed)
+    rows, labels = _choose(match_labels(table, model.labels, ignore_extra=True), images, rng)
+    if not len(rows):
+        raise LabelwiseError(f"{table.source}: no image has a label that the model knows; nothing can be checked")
+    pictures = ImageDataset(table.select(rows), eval_transform(model.config.preprocessing), "skip")
+    device = next(model.parameters()).device
+    scores, attended, random = [], [], []
+    with evaluating(model), progress_of("Checking", len(rows), progress) as advance:
+        for batch in ImageLoader(pictures, batch_size=batch_size, num_workers=workers):
+            inputs = batch.images.to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
+            chosen = torch.from_numpy(labels)[batch.rows].to(device)[:, None]  # [B, 1]
+            maps = label_maps(model, inputs, chosen, method=method, layer=layer, head=head)[:, 0]
+            hidden = attended_pixels(maps, inputs.shape[-1], area)  # [B, size, size]
+            before = _score(model, inputs, chosen)
+            scores.append(before)
+            attended.append(before - _score(model, _hide(inputs, hidden), chosen))
+            moved = [before - _score(model, _hide(inputs, move(hidden, rng)), chosen) for _ in range(draws)]
+            random.append(torch.stack(moved).mean(dim=0))
+            advance(len(inputs))
+    if not scores:
+        raise LabelwiseError(
+            f"{table.source}: none of {len(rows)} images can be decoded, {pictures.bad_images[0].path!r} for one"
+        )
+    drops = np.stack([torch.cat(part).double().cpu().numpy() for part in (scores, attended, random)])  # [3, m]
+    return _summary(drops, describe(model, method, layer, head), area, rng)
+
+
+def attended_pixels(maps: Tensor, size: int, area: float) -> Tensor:
+    """The `area` of a picture of `size` pixels where maps [B, h, w] are highest, [B, size, size], true or false.
+
+    >>> attended_pixels(torch.tensor([[[0.1, 0.7], [0.1, 0.1]]]), 4, 0.25).int().tolist()
+    [[[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
+    """
+    smooth = F.interpolate(maps[:, None].float(), size=(size, size), mode="bilinear").flatten(1)  # [B, size * size]
+    highest = smooth.topk(max(1, round(area * size * size)), dim=1).indices
+    hidden = torch.zeros_like(smooth, dtype=torch.bool).scatter_(1, highest, True)
+    return hidden.view(-1, size, size)
+
+
+def move(hidden: Tensor, rng: np.random.Generator) -> Tensor:
+    """Each region [B, size, size] moved by a random distance; what leaves on one side enters on the other."""
+    size = hidden.shape[-1]
+    moved = []
+    for region in hidden:
+        down, right = divmod(int(rng.integers(1, size * size)), size)  # anywhere but where it was
+        moved.append(region.roll((down, right), dims=(0, 1)))
+    return torch.stack(moved)
+
+
+def _choose(table: LabelTable, images: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Some rows with a label, in their order, and for each one of its labels."""
+    listed = np.flatnonzero(table.values == PRESENT)  # entries, by rows
+    row_of = np.repeat(np.arange(len(table)), np.diff(table.indptr))[listed]
+    able = np.unique(row_of)
+    rows = np.sort(rng.permutation(able)[:images])
+    return rows, np.array([rng.choice(table.columns[listed[row_of == row]]) for row in rows], np.int64)
+
+
+def _hide(images: Tensor, hidden: Tensor) -> Tensor:
+    """0 is the mean colour: pictures are normalised."""
+    return images.masked_fill(hidden[:, None], 0.0)
+
+
+@torch.inference_mode()
+def _score(model: LabelModel, images: Tensor, labels: Tensor) -> Tensor:
+    return model.scores(model(images).float()).gather(1, labels)[:, 0]  # [B]
+
+
+def _summary(drops: NDArray[np.float64], maps: str, area: float, rng: np.random.Generator) -> MaskingCheck:
+    scores, attended, random = drops
+    gaps = attended - random  # paired: both of the same image
+    means = gaps[rng.integers(0, len(gaps), (_RESAMPLES, len(gaps)))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return MaskingCheck(
+        maps=maps,
+        images=len(gaps),
+        area=area,
+        score=float(scores.mean()),
+        drop_attended=float(attended.mean()),
+        drop_random=float(random.mean()),
+        difference=float(gaps.mean()),
+        low=float(low),
+        high=float(high),
+        larger=float((gaps > 0).mean()),
+    )

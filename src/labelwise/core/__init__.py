@@ -1,0 +1,1 @@
+"""What every other package builds on: typed configs, errors, files, progress."""

@@ -1,0 +1,45 @@
+"""The base of every typed config: immutable, refuses unknown keys, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from labelwise.core.errors import LabelwiseError, unknown_name
+
+
+class Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str) -> Self:
+        """Validate `values`; `where` names their origin in the error (`head 'hsq'`, `recipe.yaml`)."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise _readable(error, where, cls) from None
+
+
+def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> LabelwiseError:
+    """The first problem of a pydantic report as one line."""
+    problem = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *parents, key = problem["loc"]
+        place = where if not parents else f"{where}: {'.'.join(str(part) for part in parents)}"
+        return LabelwiseError(f"{place}: {unknown_name('key', str(key), _keys_at(cls, parents))}")
+    message = problem["msg"].removeprefix("Value error, ")
+    at = f"{path}={problem['input']!r}: " if path else ""
+    return LabelwiseError(f"{where}: {at}{message[0].lower()}{message[1:]}")
+
+
+def _keys_at(cls: type[BaseModel], path: list[int | str]) -> list[str]:
+    """The valid keys of the config that `path` leads to; none where it leads through something else than configs."""
+    for part in path:
+        field = cls.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        cls = field.annotation
+    return list(cls.model_fields)

@@ -1,0 +1,180 @@
+"""The one `--data` argument: a path, `format:path`, or `format:path?option=value`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from PIL import Image
+
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
+from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc
+from labelwise.data.readers.base import Format, check_files, is_image, parse_options, walk
+from labelwise.data.table import LabelTable
+
+# In the order in which a path is tried: the most specific layout first, folders of folders of pictures last.
+FORMATS: dict[str, Format] = {
+    format.name: format
+    for format in (
+        *manifest.FORMATS,
+        voc.FORMAT,
+        coco.FORMAT,
+        openimages.FORMAT,
+        nuswide.FORMAT,
+        manifest.FOLDER_FORMAT,
+        imagefolder.FORMAT,
+    )
+}
+STREAMED_FORMATS = ("webdataset", "hf")
+_ALIASES = {"imagenet": "imagefolder", "nuswide": "nus-wide", "open-images": "openimages", "pascal-voc": "voc"}
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data argument taken apart."""
+
+    format: str | None  # None: to be recognised
+    path: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def parse_source(data: str | Path) -> DataSource:
+    """Take a data argument apart; a path that exists is always just a path.
+
+    >>> parse_source("voc:/data/VOCdevkit?year=2007&difficult=present")
+    DataSource(format='voc', path='/data/VOCdevkit', options={'year': '2007', 'difficult': 'present'})
+    >>> parse_source("photos.csv")
+    DataSource(format=None, path='photos.csv', options={})
+    """
+    text = str(data)
+    if os.path.exists(os.path.expanduser(text)):
+        return DataSource(None, os.path.expanduser(text))
+    format_name = None
+    prefix = re.match(r"([A-Za-z][A-Za-z0-9_-]+):(?!//)", text)  # two letters at least: `C:\photos` is a path
+    if prefix:
+        format_name = prefix[1].lower().replace("_", "-")
+        format_name = _ALIASES.get(format_name, format_name)
+        if format_name not in FORMATS and format_name not in STREAMED_FORMATS:
+            raise unknown_name("data format", prefix[1], [*FORMATS, *STREAMED_FORMATS])
+        text = text[prefix.end() :]
+    options: dict[str, str] = {}
+    if not os.path.exists(os.path.expanduser(text)) and "?" in text:
+        text, _, query = text.rpartition("?")
+        try:
+            options = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True))
+        except ValueError:
+            raise LabelwiseError(f"cannot read the options '?{query}'; write them as ?name=value&name=value") from None
+    return DataSource(format_name, os.path.expanduser(text), options)
+
+
+def is_streamed(data: str | Path) -> bool:
+    """Whether the argument names shards that `labelwise.loading.dataset.open_stream` reads, not a table.
+
+    >>> is_streamed("hf:photos"), is_streamed("shards/train-{000..009}.tar"), is_streamed("photos.csv")
+    (True, True, False)
+    """
+    source = parse_source(data)
+    return source.format in STREAMED_FORMATS or (source.format is None and source.path.endswith(".tar"))
+
+
+def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **options: Any) -> LabelTable:
+    """Read a dataset.
+
+    `labels` fixes the columns: a subset or another order of the dataset's labels, or, for a manifest, the complete
+    list of names it may use. `options` are the reader's own; they may also stand in the string: `voc:/data?year=2012`.
+    """
+    source = parse_source(data)
+    if is_streamed(data):
+        raise LabelwiseError(
+            f"{data} is a stream of shards, not a table; read it with labelwise.loading.dataset.open_stream"
+        )
+    path = Path(source.path)
+    if not path.exists():
+        raise LabelwiseError(f"there is no file or folder {source.path!r} (from the data argument {str(data)!r})")
+    format = FORMATS[source.format] if source.format else _recognise(path)
+    given = parse_options(format.options, {**source.options, **options}, f"format {format.name!r}")
+    try:
+        table = format.read(path, given, labels)
+    except OSError as error:  # a folder where a file is needed, no permission, ...
+        raise LabelwiseError(f"cannot read {path} as {format.name}: {error}") from None
+    table = replace(table, source=table.source or source.path)
+    if len(table) == 0:
+        raise LabelwiseError(f"{data} holds no images ({format.name} format: {format.looks_like})")
+    table = check_files(table, given.check_files, format.missing_image_fix)
+    if labels is not None and table.labels != tuple(labels):
+        table = table.with_labels(labels)
+    return table
+
+
+def _recognise(path: Path) -> Format:
+    for format in FORMATS.values():
+        if format.recognise(path):
+            return format
+    looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in FORMATS.values())
+    kind = "folder" if path.is_dir() else "file"
+    if path.is_dir() and next(path.glob("*.tar"), None):
+        looked_for += f"; the tar files in it can be read as webdataset:{path}"
+    raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")
+
+
+Kind = Literal["image", "shard", "parquet"]
+Source = str | Path | Image.Image | Encoded
+Sources = Source | Iterable[Source]
+Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
+
+_OPENED_LAZILY = Lock()
+
+
+def find_images(images: Sources) -> Iterator[Picture]:
+    """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
+    if isinstance(images, Image.Image | Encoded):
+        yield images
+    elif isinstance(images, str | Path):
+        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
+    else:
+        for entry in images:
+            yield from find_images(entry)
+
+
+def _below(folder: str) -> Iterator[str]:
+    empty = True
+    for parent, names in walk(folder):
+        for name in filter(is_image, names):
+            empty = False
+            yield os.path.join(parent, name)
+    if empty:
+        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+def kind_of(name: str) -> Kind | None:
+    """What a file is taken for by its name; None for neither a picture nor something that holds pictures.
+
+    >>> kind_of("a/0001.tar.gz"), kind_of("a.parquet"), kind_of("a.JPG"), kind_of("notes.txt")
+    ('shard', 'parquet', 'image', None)
+    """
+    base = os.path.basename(name)
+    if base.startswith("."):
+        return None
+    if base.lower().endswith((".tar", ".tar.gz", ".tgz")):
+        return "shard"
+    if base.lower().endswith(".parquet"):
+        return "parquet"
+    return "image" if is_image(base) else None
+
+
+def decode(source: Picture, at_least: int | None = None) -> Image.Image:
+    if not isinstance(source, Image.Image):
+        return load_image(source, at_least=at_least)
+    try:
+        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
+            source.load()
+        return as_rgb(source)
+    except OSError as error:
+        raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None

@@ -1,0 +1,306 @@
+"""Shards in the webdataset convention: tar files in which `0001.jpg` and `0001.json` (or .cls, .txt) belong together.
+
+Read with the standard library and fsspec, so a shard may lie on a disk or behind http(s), s3, gs, ...; unlike the
+webdataset package nothing in a shard's address or content is ever run or unpickled.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import random
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from itertools import product
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+
+from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
+from labelwise.data.readers.base import is_image, read_lines
+from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS
+from labelwise.data.table import canonical_split
+
+_GZIP = b"\x1f\x8b"  # how its files begin
+_CHUNK = 1 << 20
+
+
+class RawSample(NamedTuple):
+    """One picture of a stream, not yet decoded; labels are names, or numbers that count from 0."""
+
+    key: str
+    image: bytes
+    present: list[str | int]
+    unknown: list[str | int]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads: one loader worker of one distributed process. All readers together read everything once."""
+
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def index(self) -> int:
+        return self.rank * self.workers + self.worker
+
+    @property
+    def count(self) -> int:
+        return self.world_size * self.workers
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Number ranges and alternatives, as in a shell.
+
+    >>> expand_braces("train-{08..10}.tar"), expand_braces("{a,b}/{0..1}.tar")
+    (['train-08.tar', 'train-09.tar', 'train-10.tar'], ['a/0.tar', 'a/1.tar', 'b/0.tar', 'b/1.tar'])
+    """
+    parts = re.split(r"\{([^{}]*)\}", pattern)  # text, inside of braces, text, ...
+    choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
+    return ["".join(choice) for choice in product(*choices)]
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if not numbers:
+        return inside.split(",")
+    return [f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
+
+
+class TarShards:
+    def __init__(self, pattern: str) -> None:
+        self.shards = [found for part in expand_braces(pattern) for found in _find(part)]
+        if not self.shards:
+            raise LabelwiseError(f"no shards match {pattern!r}; give a folder, *.tar or name-{{000000..000009}}.tar")
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The lines of `labels.txt` beside the shards, if it is there."""
+        file = Path(self.shards[0]).parent / "labels.txt"
+        return tuple(read_lines(file)) if file.is_file() else None
+
+    def samples(self, reader: Reader, shuffle: random.Random | None) -> Iterator[RawSample]:
+        """The reader's part: whole shards if there are enough for all readers, else every count-th sample of all."""
+        shards = list(self.shards)
+        if shuffle is not None:
+            shuffle.shuffle(shards)
+        by_shard = len(shards) >= reader.count
+        if by_shard:
+            shards = shards[reader.index :: reader.count]
+        number = 0
+        for shard in shards:
+            with open_shard(shard) as archive:
+                for sample in _grouped(shard, archive):
+                    if by_shard or number % reader.count == reader.index:
+                        yield sample
+                    number += 1
+
+
+def _find(path: str) -> list[str]:
+    """A folder stands for its tar files; what is not there is an error now, not after an hour of training."""
+    if "://" in path:
+        return [path]
+    if Path(path).is_dir():
+        return sorted(str(file) for file in Path(path).glob("*.tar"))
+    found = sorted(glob.glob(path))
+    if not found and not glob.has_magic(path):
+        raise LabelwiseError(f"the shard {path} does not exist")
+    return found
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """tarfile takes a damaged header, or none at all, for the end of the archive: the rest would be lost silently."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the mark that every complete archive ends with
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"it is damaged or cut short: {error}") from None
+
+
+@contextmanager
+def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
+    """A shard's files, all of them to be read, in their order; one that is damaged raises, at the latest at its end."""
+    import fsspec  # comes with torch
+
+    try:
+        with (
+            fsspec.open(shard, "rb") as file,
+            BufferedReader(file) as buffered,
+            # tarfile could unzip, too, but without looking at the checksum.
+            gzip.open(buffered) if buffered.peek(2)[:2] == _GZIP else buffered as stream,
+            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictHeader) as archive,
+        ):
+            yield archive
+            # To the very end: gzip's checksum is there, and zeros that damage left in the middle look like an end.
+            while rest := archive.fileobj.read(_CHUNK):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError("it is damaged: more follows behind its end mark")
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise LabelwiseError(f"the shard {shard} is not a readable tar file ({error})") from None
+
+
+def _grouped(shard: str, archive: tarfile.TarFile) -> Iterator[RawSample]:
+    """Files that follow each other and have the same name up to the first dot are one sample."""
+    key, files = "", dict[str, bytes]()
+    for member in archive:
+        folder, _, name = member.name.rpartition("/")
+        if not member.isfile() or name.startswith("."):
+            continue
+        stem, _, suffix = name.partition(".")
+        member_key = f"{folder}/{stem}" if folder else stem
+        if member_key != key:
+            if files:
+                yield _raw_sample(shard, key, files)
+            key, files = member_key, {}
+        content: IO[bytes] | None = archive.extractfile(member)
+        files[suffix.lower()] = content.read() if content else b""
+    if files:
+        yield _raw_sample(shard, key, files)
+
+
+def _raw_sample(shard: str, key: str, files: dict[str, bytes]) -> RawSample:
+    image = next((content for suffix, content in files.items() if is_image(f"x.{suffix}")), None)
+    if image is None:
+        raise LabelwiseError(f"{shard}: sample {key!r} has no image, only {', '.join('.' + s for s in files)}")
+    if "json" in files:
+        present, unknown = _labels_in_json(shard, key, files["json"])
+    elif "cls" in files or "txt" in files:
+        text = files.get("cls", files.get("txt", b"")).decode("utf-8", "replace")
+        present, unknown = [_name_or_number(part) for part in re.split(r"[\n|;,]", text) if part.strip()], []
+    else:
+        raise LabelwiseError(f"{shard}: sample {key!r} has no labels: looked for .json, .cls and .txt")
+    return RawSample(f"{shard}/{key}", image, present, unknown)
+
+
+def _name_or_number(text: str) -> str | int:
+    return int(text) if text.strip().isdecimal() else text.strip()
+
+
+def _labels_in_json(shard: str, key: str, content: bytes) -> tuple[list[str | int], list[str | int]]:
+    """A list, or an object with `labels` (or `tags`, `label`, ...) and perhaps `unknown`."""
+    try:
+        value: Any = json.loads(content)
+    except ValueError as error:
+        raise LabelwiseError(f"{shard}: the .json of sample {key!r} is not JSON ({error})") from None
+    if isinstance(value, dict):
+        name = next((name for name in LABEL_COLUMNS if name in value), None)
+        if name is None:
+            raise LabelwiseError(f"{shard}: the .json of sample {key!r} has no 'labels', only {', '.join(value)}")
+        unknown = next((value[column] for column in UNKNOWN_COLUMNS if column in value), None)
+    else:
+        unknown, value, name = None, {"labels": value}, "labels"
+    try:
+        return as_list(value[name]), as_list(unknown)
+    except LabelwiseError as error:
+        raise LabelwiseError(f"{shard}: the .json of sample {key!r}: {error}") from None
+
+
+def as_list(value: Any) -> list[str | int]:
+    """One label or several; None is no label.
+
+    >>> as_list("cat"), as_list([0, 2]), as_list(None)
+    (['cat'], [0, 2], [])
+    """
+    if value is None:
+        return []
+    labels = list(value) if isinstance(value, list | tuple) else [value]
+    odd = [label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)]
+    if odd:
+        raise LabelwiseError(f"labels are names, or numbers from 0, not {odd[0]!r}")
+    return labels
+
+
+_KEY_COLUMNS = ("__key__", "id", "image_id", "file_name")
+_LOCAL_SHARDS = 64  # of a dataset on disk: as many loader workers can share it
+
+
+class HuggingFaceStream:
+    def __init__(self, name: str, split: str, image_column: str | None, label_column: str | None) -> None:
+        self.name = name
+        self._rows: Any = _open(name, split)  # a datasets.IterableDataset
+        features = self._rows.features
+        if features is None:
+            raise LabelwiseError(f"hf:{name} does not say which columns it has")
+        self._image = _column(name, "image", image_column, IMAGE_COLUMNS, features)
+        self._label = _column(name, "label", label_column, LABEL_COLUMNS, features)
+        self._unknown = next((column for column in UNKNOWN_COLUMNS if column in features), None)
+        self.labels = _class_names(features[self._label])
+        if type(features[self._image]).__name__ == "Image":
+            # Bytes, not pictures: our own decoder turns and converts them the same way for every source.
+            self._rows = self._rows.cast_column(self._image, type(features[self._image])(decode=False))
+
+    def samples(self, reader: Reader, shuffle: random.Random | None) -> Iterator[RawSample]:
+        """The reader's part. `datasets` itself splits over the workers of a DataLoader, whole shards each."""
+        from datasets.distributed import split_dataset_by_node
+
+        rows = self._rows
+        if shuffle is not None:
+            rows = rows.shuffle(seed=shuffle.randrange(2**31), buffer_size=1)  # the order of the shards
+        rows = split_dataset_by_node(rows, reader.rank, reader.world_size)
+        for number, row in enumerate(rows):
+            yield self._raw_sample(row, f"{reader.index}-{number}")
+
+    def _raw_sample(self, row: dict[str, Any], place: str) -> RawSample:
+        image: Any = row[self._image]
+        path: str | None = None
+        if isinstance(image, dict):
+            image, path = image.get("bytes"), image.get("path")
+        elif isinstance(image, str):
+            image, path = None, image
+        name = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or place)
+        return RawSample(
+            f"{self.name}/{name}",
+            image if image is not None else Path(str(path)).read_bytes(),
+            as_list(row[self._label]),
+            as_list(row[self._unknown]) if self._unknown else [],
+        )
+
+
+def _open(name: str, split: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise missing_extra("datasets", "streaming") from None
+    if (Path(name) / "dataset_dict.json").is_file() or (Path(name) / "state.json").is_file():
+        saved = datasets.load_from_disk(name)
+        if isinstance(saved, datasets.DatasetDict):
+            saved = _choose(name, split, saved, list(saved))
+        return saved.to_iterable_dataset(num_shards=min(_LOCAL_SHARDS, len(saved)))
+    try:
+        splits = datasets.load_dataset(name, streaming=True)
+    except Exception as error:  # the hub, the network and the builders raise their own classes
+        raise LabelwiseError(f"cannot open hf:{name} ({' '.join(str(error).split())})") from error
+    return _choose(name, split, splits, list(splits))
+
+
+def _choose(name: str, split: str, splits: Any, names: list[str]) -> Any:
+    """The split, whatever it is called there: val finds `validation`."""
+    for there in names:
+        if canonical_split(there) == canonical_split(split):
+            return splits[there]
+    raise unknown_name(f"split of hf:{name}", split, names)
+
+
+def _column(name: str, what: str, given: str | None, usual: tuple[str, ...], features: Any) -> str:
+    found = given or next((column for column in usual if column in features), None)
+    if found is None or found not in features:
+        raise LabelwiseError(f"hf:{name} has no {what} column: it has {', '.join(features)}; add {what}_column=")
+    return found
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """The names of a ClassLabel, or of a list of them; None for plain strings."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return tuple(names) if names else None

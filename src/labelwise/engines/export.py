@@ -1,0 +1,108 @@
+"""Export a model: convert it, run what was written and compare it with the model, and only then let it be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.engines.convert import STRIDE, TorchEngine, convert, open_file, takes_other_sizes
+from labelwise.engines.quantize import Calibration, quantize
+from labelwise.model.folder import replace_folder
+from labelwise.model.model import LabelModel
+from labelwise.runtime.exported import CONFIG, ExportConfig, ExportFormat, config_text, find_export
+from labelwise.runtime.sessions import TOLERANCE, Engine, Family, Floats, relative_difference
+
+FAMILY: dict[ExportFormat, Family] = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+_PACKAGES = ("labelwise", "torch", "timm", "onnx", "onnxruntime", "openvino", "nncf")
+
+
+def export_model(
+    model: LabelModel,
+    kind: ExportFormat,
+    out: Path,
+    *,
+    calibration: Calibration | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> ExportConfig:
+    """Write the export folder `out` and give what is known about it. With `calibration`, in INT8.
+
+    Outputs are compared at several batch sizes and, where the network takes them, input sizes; a difference of more
+    than TOLERANCE is an error, and nothing is written. A folder that is there already is replaced only if it is an
+    export, and only when the new one is complete.
+    """
+    if out.exists() and any(out.iterdir()) and find_export(out) is None:
+        raise LabelwiseError(f"{str(out)!r} exists and is no export folder; choose another folder or empty it")
+    if calibration is not None and kind == "torch":
+        raise LabelwiseError("INT8 is for --format onnx and openvino")
+    fast = model.cpu().optimize()
+    # What stands in the file is known before the comparison; only `difference` comes after it.
+    about = ExportConfig(
+        kind=kind,
+        precision="float32" if calibration is None else "int8",
+        other_sizes=takes_other_sizes(model, model.config.preprocessing.size),
+        made_with=_versions(),
+    )
+    settings = model.config.model_dump(mode="json")
+
+    def write(folder: Path) -> None:
+        nonlocal about
+        say(f"converting to {kind}")
+        text = config_text(about, settings)
+        # INT8 is made from ONNX for both formats: there, each node says from which module it comes.
+        family = FAMILY[kind] if calibration is None else "onnxruntime"
+        path = convert(fast, family, folder, size=model.config.preprocessing.size, metadata=text)
+        say("comparing its outputs with the model's")
+        difference = largest_difference(open_file(path, FAMILY[kind]), model, other_sizes=about.other_sizes)
+        about = about.model_copy(update={"difference": difference})
+        if calibration is not None:
+            scores = quantize(path, FAMILY[kind], calibration, text, say)
+            about = about.model_copy(update={"mean_average_precision": scores})
+        (folder / CONFIG).write_text(config_text(about, settings), encoding="utf-8")
+
+    replace_folder(out, write)
+    return about
+
+
+def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) -> float:
+    """Over batches of 1, 2 and 5 pictures of noise of the model's size and, with `other_sizes`, of three others. It is
+    an error if that is more than TOLERANCE."""
+    reference, size = TorchEngine(model.eval()), model.config.preprocessing.size
+    shapes = [(1, size, size), (2, size, size), (5, size, size)]
+    if other_sizes:
+        shapes += [(1, size + STRIDE, size + STRIDE), (3, size, size + 2 * STRIDE), (2, 2 * size, size)]
+    largest = 0.0
+    for batch, height, width in shapes:
+        images = _noise(batch, height, width)
+        expected = reference(images)
+        try:
+            difference = relative_difference(engine(images), expected)
+        except Exception as error:  # each engine has its own
+            reason = " ".join(str(error).split())[:200]
+            raise LabelwiseError(
+                f"the exported network cannot run {batch} pictures of {width} x {height}: {reason}; nothing was written"
+            ) from error
+        if difference > TOLERANCE:
+            raise LabelwiseError(
+                f"the exported network gives other logits than the model (they differ by {difference:.1e} for "
+                f"{batch} pictures of {width} x {height}); nothing was written"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _noise(batch: int, height: int, width: int) -> Floats:
+    return np.random.default_rng(height + width + batch).standard_normal((batch, 3, height, width), np.float32)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,165 @@
+"""INT8 by post-training quantisation: weights and activations get 8 bits, on scales that calibration images show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.data.images import BadImageError, OnBadImage, load_image
+from labelwise.data.preprocessing import InputTransform
+from labelwise.data.table import LabelTable
+from labelwise.engines.convert import FILES, open_file, save_openvino
+from labelwise.metrics import mean_average_precision
+from labelwise.model.config import ModelConfig
+from labelwise.runtime.sessions import Engine, Family, Floats, openvino
+
+CALIBRATION_IMAGES = 300  # more change the ranges no more
+_HEAD = "head"  # the name of the head in a LabelModel
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Images to find the ranges on, and to measure on what the 8 bits cost. Their labels are matched to the model's."""
+
+    table: LabelTable
+    config: ModelConfig
+    max_loss: float = 0.5  # mAP points
+    on_bad_image: OnBadImage = "error"
+    progress: bool = True
+
+
+def quantize(
+    whole: Path, family: Family, calibration: Calibration, metadata: str, say: Callable[[str], None]
+) -> dict[str, float]:
+    """Put the INT8 version of the ONNX file `whole` in its place, as a file for `family`, and give mAP (percent) before
+    and after on all calibration images."""
+    say(f"finding the ranges of INT8 on {min(CALIBRATION_IMAGES, len(calibration.table))} images")
+    path = whole.with_name(FILES[family])
+    whole = whole.rename(whole.with_name("float32.onnx"))
+    if family == "onnxruntime":
+        _quantize_onnx(whole, path, calibration)
+    else:
+        _quantize_openvino(whole, path, calibration, metadata)
+    say(f"measuring both on {len(calibration.table):,} images")
+    engines = [open_file(whole, family), open_file(path, family)]
+    before, after = _mean_average_precisions(engines, calibration)
+    if np.isnan(before):
+        raise LabelwiseError(f"{calibration.table.source}: no calibration image shows any of the model's labels")
+    whole.unlink()
+    if before - after > calibration.max_loss:
+        raise LabelwiseError(
+            f"INT8 loses {before - after:.2f} mAP (from {before:.2f} to {after:.2f}), and {calibration.max_loss:g} is "
+            "allowed; nothing was written. Try the other format, other images, or a larger --max-loss"
+        )
+    return {"before": before, "after": after}
+
+
+def _quantize_onnx(whole: Path, path: Path, calibration: Calibration) -> None:
+    """QDQ form, per-channel weights. Weights get 7 of the 8 bits: processors without VNNI add two products of 8 bits in
+    16, which overflows with all of them."""
+    try:
+        import onnx
+        from onnxruntime import quantization
+    except ImportError:
+        raise missing_extra("onnx", "onnx") from None
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.batches = _calibration_batches(calibration)
+
+        def get_next(self) -> dict[str, Floats] | None:
+            return next(({"images": images} for images in self.batches), None)
+
+    model = onnx.load(whole)
+    logging.disable(logging.WARNING)  # it proposes steps that the exporter has done
+    try:
+        quantization.quantize_static(
+            whole,
+            path,
+            Reader(),
+            quant_format=quantization.QuantFormat.QDQ,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            nodes_to_exclude=[node.name for node in model.graph.node if _in_head(node)],
+            calibrate_method=quantization.CalibrationMethod.MinMax,
+        )
+    finally:
+        logging.disable(logging.NOTSET)
+    quantized = onnx.load(path)
+    del quantized.metadata_props[:]
+    quantized.metadata_props.extend(model.metadata_props)
+    onnx.save(quantized, path)
+
+
+def _quantize_openvino(whole: Path, path: Path, calibration: Calibration, metadata: str) -> None:
+    package = openvino()
+    try:
+        import nncf
+        import onnx
+    except ImportError:
+        raise missing_extra("nncf", "openvino") from None
+    nncf.set_log_level(logging.ERROR)
+    images = nncf.Dataset(list(_calibration_batches(calibration)))
+    model = package.Core().read_model(whole)
+    head = [node for node in onnx.load(whole).graph.node if _in_head(node)]
+    known = {name for node in head for name in (node.name, *node.output)}
+    # An ONNX node becomes one or several operations, named `node` or `node/part`.
+    names = [op.get_friendly_name() for op in model.get_ops()]
+    ignored = nncf.IgnoredScope(names=[name for name in names if name in known or name.split("/")[0] in known])
+    quantized = nncf.quantize(
+        model, images, subset_size=CALIBRATION_IMAGES, preset=nncf.QuantizationPreset.MIXED, ignored_scope=ignored
+    )
+    save_openvino(quantized, path, metadata)
+
+
+def _in_head(node: Any) -> bool:
+    """The exporter notes from which module each node comes. The head's softmaxes and products of activations need more
+    than 8 bits, and cost little beside the backbone."""
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
+    return f"'{_HEAD}'" in scopes
+
+
+def _calibration_batches(calibration: Calibration) -> Iterator[Floats]:
+    """One picture at a time [1, 3, size, size], spread evenly over the table."""
+    table = calibration.table
+    rows = np.linspace(0, len(table) - 1, min(CALIBRATION_IMAGES, len(table))).round().astype(int)
+    for _, image in _inputs(calibration, rows.tolist()):
+        yield image[None]
+
+
+def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Floats]]:
+    transform = InputTransform(calibration.config.preprocessing)
+    for row in rows:
+        try:
+            yield row, transform(load_image(calibration.table.images[row], at_least=transform.at_least))
+        except BadImageError as bad:
+            if calibration.on_bad_image == "error":
+                raise LabelwiseError(
+                    f"{calibration.table.where(row)}: {bad}. Fix it, or add --on-bad-image skip."
+                ) from None
+
+
+def _mean_average_precisions(engines: list[Engine], calibration: Calibration) -> list[float]:
+    """Percent; the same decoded pictures go through all networks."""
+    from labelwise.core.progress import progress_of
+
+    targets = calibration.table.targets()
+    logits: list[list[Floats]] = [[] for _ in engines]
+    rows: list[int] = []
+    with progress_of("Measuring INT8", len(calibration.table), calibration.progress) as advance:
+        for row, image in _inputs(calibration, list(range(len(calibration.table)))):
+            rows.append(row)
+            for engine, found in zip(engines, logits, strict=True):
+                found.append(engine(image[None])[0])
+            advance(1)
+    known: NDArray[np.int8] = targets[rows]
+    return [100 * float(mean_average_precision(np.stack(found), known)) for found in logits]

@@ -1,0 +1,113 @@
+"""Weights in the key layouts of the two public ML-Decoders (timm's layer and the authors' repository).
+
+Both hold the same tensors. timm keeps them on the head (`embed_standart.weight`), the authors on the head's decoder
+(`decoder.embed_standart.weight`), and a whole model adds a prefix (`head.`, `fc.`, `module.head.`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.heads.experts import HybridSharingLayer
+from labelwise.heads.query_head import QueryHead
+from labelwise.heads.registry import build, preset, with_options
+
+_MARK = "duplicate_pooling"  # the group fully-connected layer: its key tells where the head's prefix ends
+_RENAMED = {
+    "embed_standart.weight": "tokens.project.weight",
+    "embed_standart.bias": "tokens.project.bias",
+    "query_embed.weight": "queries.weight",
+    "duplicate_pooling": "classifier.weights.weight",
+    "duplicate_pooling_bias": "classifier.bias",
+}
+
+
+def load_ml_decoder(state: Mapping[str, Tensor], attention_heads: int = 8) -> QueryHead:
+    """An ML-Decoder head with the weights of a public state dict, of the head alone or of a whole model.
+
+    Sizes come from the tensors; only the number of attention heads leaves no trace (both public versions use 8).
+    """
+    ours = {_renamed(key): value for key, value in _head_tensors(state).items()}
+    try:
+        labels = ours["classifier.bias"].shape[0]
+        queries, dim, _ = ours["classifier.weights.weight"].shape
+        in_features = ours["tokens.project.weight"].shape[1]
+        feedforward = ours["decoder.layers.0.linear1.weight"].shape[0]
+    except (KeyError, ValueError) as error:
+        raise LabelwiseError(f"these ML-Decoder weights lack or distort a tensor: {error}") from None
+    options = {
+        "dim": dim,
+        "groups": queries,
+        "group_seed": None,  # the public versions cut the labels into groups in their given order
+        "feedforward": feedforward,
+        "attention_heads": attention_heads,
+        "decoder_layers": sum(key.endswith(".linear1.weight") for key in ours),
+    }
+    head = build(with_options(preset("ml-decoder"), options, "ml-decoder weights"), in_features, labels)
+    assert isinstance(head, QueryHead)
+    try:
+        head.load_state_dict(ours if head.label_slot is None else {**ours, "label_slot": head.label_slot})
+    except RuntimeError as error:
+        raise LabelwiseError(f"these ML-Decoder weights do not fit: {' '.join(str(error).split())}") from None
+    return head
+
+
+def _head_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The head's tensors by their timm names, out of a head's or a whole model's state dict."""
+    marks = [key for key in state if key.endswith(_MARK)]
+    if len(marks) != 1:
+        raise LabelwiseError(f"no ML-Decoder in these weights: expected one tensor '…{_MARK}', found {len(marks)}")
+    prefix = marks[0].removesuffix(_MARK).removesuffix("decoder.")
+    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    flat = {re.sub(r"^decoder\.(?!layers\.)", "", key): value for key, value in inside.items()}
+    return {key: value for key, value in flat.items() if key in _RENAMED or key.startswith("decoder.layers.")}
+
+
+def _renamed(key: str) -> str:
+    return _RENAMED.get(key, key)  # decoder layers carry torch's own names in both
+
+
+class GateMeter:
+    """Sums up the gates' weights over all images that run through `module` inside `with meter:`.
+
+    It listens to the gates, so the images run once, and neither the logits nor the code that runs them change.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        layers = [part for part in module.modules() if isinstance(part, HybridSharingLayer)]
+        # A layer with a single expert has no gate (all weight goes to that one): there is nothing to watch.
+        self.gates = [layer.gate for layer in layers if layer.gate is not None]
+        self.sums: list[Tensor | None] = [None] * len(self.gates)  # [K, n_t + n_s] each: the query's own experts first
+        self.images = 0
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for number, gate in enumerate(self.gates):
+            self._hooks.append(gate.register_forward_hook(lambda _, __, out, n=number: self._add(n, out)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _add(self, number: int, logits: Tensor) -> None:  # [K, B, n_t + n_s]
+        weights = logits.detach().float().softmax(dim=-1).sum(dim=1).double()
+        before = self.sums[number]
+        self.sums[number] = weights if before is None else before + weights
+        if number == 0:
+            self.images += logits.shape[1]
+
+    def total(self) -> Tensor | None:
+        """The sums of all layers, [layers, K, n_t + n_s]; None if there are no gates, or nothing has run."""
+        seen = [part for part in self.sums if part is not None]
+        return torch.stack(seen).cpu() if seen else None

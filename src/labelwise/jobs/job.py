@@ -1,0 +1,140 @@
+"""The folder of a job: `_job.json` says what the job is, `part-000012.parquet` is a finished part of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import write_whole
+from labelwise.jobs.parts import Part
+from labelwise.runtime.sessions import EngineName
+
+FORMAT = 1  # raised when the parts of an older labelwise could not be continued
+ABOUT = "_job.json"  # readers of Parquet folders pass over names that start with an underscore
+_PART = re.compile(r"part-(\d{6,})\.parquet")
+
+
+class JobSettings(Config):
+    """Everything but the model and the pictures that decides what is written."""
+
+    top: int | None = None
+    threshold: float | None = None
+    labels: tuple[str, ...] | None = None  # other labels than the model's own
+    engine: EngineName = "auto"
+    batch_size: int = Field(default=32, ge=1)
+    all_scores: bool = False
+
+
+@dataclass
+class JobSummary:
+    """What a run did, and what it found done."""
+
+    parts: int
+    already_there: int = 0
+    pictures: int = 0  # of this run
+    errors: int = 0  # pictures of this run that cannot be decoded
+    failed: dict[int, str] = field(default_factory=dict)  # parts that cannot be read, and why
+
+
+class JobFolder:
+    """A folder on a disk or behind any address that fsspec knows. Files in it are whole or not there."""
+
+    def __init__(self, place: str) -> None:
+        import fsspec
+
+        self.place = place
+        try:
+            self._system, self._root = fsspec.core.url_to_fs(place)
+        except (ImportError, ValueError) as error:
+            raise LabelwiseError(f"cannot write to {place!r}: {error}") from None
+        self._is_local = "://" not in place or place.startswith("file://")
+
+    def engine_of_earlier_run(self) -> EngineName | None:
+        """What "auto" chose then: parts of one job are computed alike."""
+        about = self._read()
+        return None if about is None else about["settings"].get("engine")
+
+    def start(self, model: str, parts: Sequence[Part], labels: Sequence[str], settings: JobSettings) -> None:
+        """Write what the job is, or see that it is the one that is here already."""
+        about = {
+            "format": FORMAT,
+            "model": model,
+            "source": {"parts": len(parts), "sha256": _listing(parts)},
+            "settings": settings.model_dump(mode="json"),
+            "labels": list(labels),
+        }
+        there = self._read()
+        if there is None:
+            if self._names():
+                raise LabelwiseError(
+                    f"{self.place!r} is not empty and holds no job; choose another folder, or empty it"
+                )
+            self._write(ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+        elif there != about:
+            raise LabelwiseError(
+                f"{self.place!r} holds another job: {_difference(there, about)}; choose another folder for this one"
+            )
+
+    def finished(self) -> set[int]:
+        return {int(match[1]) for name in self._names() if (match := _PART.fullmatch(name))}
+
+    def write_part(self, number: int, content: bytes) -> None:
+        self._write(f"part-{number:06d}.parquet", content)
+
+    def _names(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            self._system.invalidate_cache()
+            listed = self._system.ls(self._root, detail=False)
+            return [name for path in listed if not (name := path.rstrip("/").rpartition("/")[2]).startswith(".")]
+        return []
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            about = json.loads(self._system.cat_file(f"{self._root}/{ABOUT}"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            about = None
+        if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
+            raise LabelwiseError(f"{self.place!r} has a damaged {ABOUT}; choose another folder, or empty it")
+        return about
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self._is_local:
+            write_whole(Path(self._root) / name, content)
+        else:  # an object of a bucket appears when all of it has arrived
+            self._system.pipe_file(f"{self._root}/{name}", content)
+
+
+def _listing(parts: Sequence[Part]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{part!r}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:
+    """
+    >>> _difference({"settings": {"top": 1}}, {"settings": {"top": 5}})
+    'its top is 1, now it is 5'
+    """
+    for what, words in (("format", "another labelwise wrote it"), ("model", "its model is another one")):
+        if there.get(what) != now.get(what):
+            return words
+    before, after = there.get("settings", {}), now.get("settings", {})
+    for name in after:
+        if before.get(name) != after[name]:
+            return f"its {name.replace('_', '-')} is {before.get(name)}, now it is {after[name]}"
+    if there.get("source") != now.get("source"):
+        return "its pictures are others, or cut into other parts"
+    return "its labels are others"

@@ -1,0 +1,205 @@
+"""A whole job: see what is done, do the rest, write each part when it is complete."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.files import cache_folder, write_whole
+from labelwise.data.images import BadImageError, Encoded
+from labelwise.jobs.job import JobFolder, JobSettings, JobSummary
+from labelwise.jobs.parts import Part
+from labelwise.runtime.exported import find_export
+
+if TYPE_CHECKING:
+    from labelwise.runtime.prediction import Prediction
+    from labelwise.runtime.tagger import Tagger
+
+
+@dataclass(frozen=True)
+class PartResult:
+    number: int
+    content: bytes = b""  # a Parquet file
+    pictures: int = 0
+    errors: int = 0  # pictures that have an error instead of labels
+    problem: str | None = None  # why the part could not be done at all
+
+
+def open_tagger(
+    model: str | Path, settings: JobSettings, images: int = 0, say: Callable[[str], None] | None = None
+) -> Tagger:
+    from labelwise.runtime.tagger import load
+
+    return load(
+        model,
+        threshold=settings.threshold,
+        engine=settings.engine,
+        labels=settings.labels,
+        images=images,
+        batch_size=settings.batch_size,
+        say=say,
+    )
+
+
+class PartWorker:
+    def __init__(self, tagger: Tagger, settings: JobSettings) -> None:
+        self._tagger, self._settings = tagger, settings
+
+    def __call__(self, number: int, part: Part) -> PartResult:
+        """The same part gives the same bytes, whoever does it: its batches are always cut alike."""
+        try:
+            rows = [self._row(prediction, problem) for prediction, problem in self._predictions(part)]
+        except LabelwiseError as error:
+            return PartResult(number, problem=str(error))
+        errors = sum(row["error"] is not None for row in rows)
+        return PartResult(number, _as_parquet(rows, self._settings.all_scores), len(rows), errors)
+
+    def _predictions(self, part: Part) -> Iterator[tuple[Prediction, str | None]]:
+        problems: list[str | None] = []
+
+        def contents() -> Iterator[Encoded]:
+            for picture in part.pictures():
+                problems.append(picture.problem and str(BadImageError(picture.name, picture.problem)))
+                yield Encoded(picture.name, picture.data)
+
+        predictions = self._tagger.stream(contents(), batch_size=self._settings.batch_size, on_bad_image="skip")
+        for number, prediction in enumerate(predictions):
+            yield prediction, problems[number]
+
+    def _row(self, prediction: Prediction, problem: str | None) -> dict[str, Any]:
+        row: dict[str, Any] = {"image": prediction.image, "labels": None, "scores": None, "error": prediction.error}
+        if prediction.error is not None:
+            row["error"] = problem or prediction.error
+            return row
+        chosen = prediction.choose(self._settings.top, self._settings.threshold)
+        row |= {"labels": list(chosen), "scores": list(chosen.values())}
+        if self._settings.all_scores:
+            row["all_scores"] = [prediction.all_scores[label] for label in self._tagger.labels]
+        return row
+
+
+def _as_parquet(rows: list[dict[str, Any]], all_scores: bool) -> bytes:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise missing_extra("pyarrow", "parquet") from None
+    scores = pyarrow.list_(pyarrow.float32())
+    columns = {"image": pyarrow.string(), "labels": pyarrow.list_(pyarrow.string()), "scores": scores}
+    columns |= {"error": pyarrow.string()} | ({"all_scores": scores} if all_scores else {})
+    table = pyarrow.Table.from_pylist(
+        [{**row, "image": _valid(row["image"])} for row in rows], schema=pyarrow.schema(columns)
+    )
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(table, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _valid(name: str) -> str:
+    """Parquet holds UTF-8; bytes of a file name that are none become \\xNN."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    contents: dict[str, bytes]
+
+    @classmethod
+    def read(cls, source: str) -> ModelFiles:
+        """Of a run folder, a model folder, an exported model or a hub id."""
+        exported = find_export(source)
+        if exported is not None:
+            files = [file for file in exported.folder.iterdir() if file.is_file()]
+        else:
+            from labelwise.model.folder import CONFIG, WEIGHTS, find_folder
+
+            folder = find_folder(source)
+            files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
+        return cls({file.name: file.read_bytes() for file in sorted(files)})
+
+    @property
+    def fingerprint(self) -> str:
+        """
+        >>> one, other = ModelFiles({"config.json": b"{}"}), ModelFiles({"config.json": b"[]"})
+        >>> len(one.fingerprint), one.fingerprint == other.fingerprint
+        (32, False)
+        """
+        digest = hashlib.sha256()
+        for name, content in sorted(self.contents.items()):
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+        return digest.hexdigest()[:32]
+
+    def unpacked(self) -> Path:
+        """A folder on this machine that holds them; written once, and shared by all workers."""
+        folder = cache_folder() / "models" / self.fingerprint
+        for name, content in self.contents.items():
+            if not (folder / name).is_file():
+                write_whole(folder / name, content)
+        return folder
+
+
+Runner = Literal["local", "ray"]
+
+
+def run_job(
+    model: str,
+    parts: Sequence[Part],
+    out: str,
+    settings: JobSettings,
+    *,
+    runner: Runner = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    started: Callable[[JobSummary, int | None], None] = lambda summary, pictures: None,
+    advanced: Callable[[PartResult], None] = lambda result: None,
+    say: Callable[[str], None] | None = None,
+) -> JobSummary:
+    """Predict all `parts` into the folder `out`, except those that an earlier run finished.
+
+    A part that cannot be read (a broken shard) does not keep the others from being done; it raises at the end.
+    `started` is told what is there already and how many pictures are to come, `advanced` each part that ended.
+    """
+    folder, files = JobFolder(out), ModelFiles.read(model)
+    counts = [part.count for part in parts]
+    if settings.engine == "auto":
+        # Scores depend in their last digits on what computes them: it is chosen once, and kept for the whole job.
+        images = sum(count or 0 for count in counts)
+        engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).engine.family
+        settings = settings.model_copy(update={"engine": engine})
+    # Opened again by its name, as every later run and every worker will: "auto" leaves PyTorch unoptimised for a few
+    # pictures, which differs in the last digits.
+    tagger = open_tagger(model, settings)
+    folder.start(files.fingerprint, parts, tagger.labels, settings)
+
+    finished = folder.finished()
+    summary = JobSummary(len(parts), already_there=len(finished))
+    todo = [(number, part) for number, part in enumerate(parts) if number not in finished]
+    left = [counts[number] for number, _ in todo]
+    started(summary, None if None in left else sum(count or 0 for count in left))
+    if runner == "ray" and todo:
+        from labelwise.jobs.ray_runner import ray_results
+
+        results = ray_results(todo, files, settings, address=address, workers=workers)
+    else:
+        worker = PartWorker(tagger, settings)
+        results = (worker(number, part) for number, part in todo)
+    for result in results:
+        if result.problem is not None:
+            summary.failed[result.number] = result.problem
+        else:
+            folder.write_part(result.number, result.content)
+            summary.pictures += result.pictures
+            summary.errors += result.errors
+        advanced(result)
+    if summary.failed:
+        number, problem = min(summary.failed.items())
+        raise LabelwiseError(
+            f"{len(summary.failed)} of {len(parts)} parts could not be done; part {number}: {problem}. The others are "
+            f"in {out!r}: repair the source and run the same command again"
+        )
+    return summary

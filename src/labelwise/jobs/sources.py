@@ -1,0 +1,130 @@
+"""What a job is to work on, cut into parts: the same sources always give the same parts in the same order."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, islice
+from typing import cast
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.readers.base import walk
+from labelwise.data.sources import Kind, find_images, kind_of
+from labelwise.data.streams import expand_braces
+from labelwise.jobs.job import ABOUT
+from labelwise.jobs.parts import FilesPart, Part, ShardPart, parquet_parts
+
+
+def find_parts(
+    sources: Iterable[str], *, listed: Iterable[str] = (), part_size: int = 500, column: str | None = None
+) -> list[Part]:
+    """Folders, files, patterns (`*.tar`, `{000..099}.tar`) and addresses (`s3://…`), in their order.
+
+    Pictures that are files are cut into parts of `part_size`; a tar shard is one part; Parquet that holds pictures is
+    cut within its row groups. What is `listed` follows; of that, a picture that is not there becomes a row that says
+    so, where a source that is not there is an error.
+    """
+    if part_size < 1:
+        raise LabelwiseError(f"a part of {part_size} pictures is too small; give 1 or more")
+    found = chain(
+        chain.from_iterable(map(_files, sources)),
+        chain.from_iterable([name] if _is_picture(name) else _files(name) for name in listed),
+    )
+    entries = chain.from_iterable(_entries(name, part_size, column) for name in found)
+    parts: list[Part] = []
+    for is_name, group in groupby(entries, key=lambda entry: isinstance(entry, str)):
+        if is_name:
+            names = cast(Iterator[str], group)
+            while part := tuple(islice(names, part_size)):
+                parts.append(FilesPart(part))
+        else:
+            parts += cast(Iterator[Part], group)
+    if not parts:
+        raise LabelwiseError("there is nothing to predict: the sources hold no pictures")
+    return parts
+
+
+def _is_picture(name: str) -> bool:
+    """Whether a name of a list means one file, which is taken for a picture even if it is not there."""
+    if os.path.isdir(name) or kind_of(name) in ("shard", "parquet"):
+        return False
+    if "://" in name:
+        return kind_of(name) == "image" and not glob.has_magic(name)
+    return os.path.exists(name) or not (glob.has_magic(name) or "{" in name)
+
+
+def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:
+    """A picture's name, or parts of what holds many. What is neither is taken for a picture: somebody named it."""
+    kind = kind_of(name)
+    if kind == "shard":
+        yield ShardPart(name)
+    elif kind == "parquet":
+        yield from parquet_parts(name, part_size, column)
+    else:
+        yield name
+
+
+def _files(source: str) -> Iterator[str]:
+    """The files that a source stands for."""
+    for pattern in [source] if os.path.exists(source) else expand_braces(source):
+        yield from _remote(pattern) if "://" in pattern else _local(pattern)
+
+
+def _local(source: str) -> Iterable[str]:
+    if os.path.isdir(source):
+        # What a job wrote into a folder among the pictures is no source of the next run.
+        folders = ((parent, names) for parent, names in walk(source) if ABOUT not in names)
+        files = (os.path.join(parent, name) for parent, names in folders for name in names)
+        return _one_kind(source, files) or (str(image) for image in find_images(source))
+    if os.path.exists(source):
+        return [source]
+    matches = sorted(glob.glob(source, recursive=True))
+    if not matches:
+        raise LabelwiseError(f"no such file or folder: {source!r}")
+    return chain.from_iterable(_local(match) if os.path.isdir(match) else [match] for match in matches)
+
+
+def _remote(address: str) -> list[str]:
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+        if glob.has_magic(path):
+            found = [name for name in sorted(system.glob(path)) if system.isfile(name)]
+        elif system.isfile(path):
+            found = [path]
+        else:
+            files = _visible(path, sorted(system.find(path)))
+            found = _one_kind(address, files) or [name for name in files if kind_of(name) == "image"]
+    except (ImportError, ValueError) as error:  # no such protocol, or its package is missing: fsspec says which
+        raise LabelwiseError(f"cannot open {address!r}: {error}") from None
+    except LabelwiseError:
+        raise
+    except Exception as error:  # each file system has its own exceptions
+        raise LabelwiseError(f"cannot list {address!r} ({type(error).__name__}: {error})") from None
+    if not found:
+        raise LabelwiseError(f"{address!r} holds no pictures, shards or Parquet files, or does not exist")
+    return [system.unstrip_protocol(name) for name in found]
+
+
+def _visible(folder: str, files: list[str]) -> list[str]:
+    """Files that are neither in a hidden folder below `folder` nor what a job wrote."""
+    jobs = {os.path.dirname(file) for file in files if os.path.basename(file) == ABOUT}
+    below = len(folder.rstrip("/"))
+    return [file for file in files if os.path.dirname(file) not in jobs and "/." not in os.path.dirname(file[below:])]
+
+
+def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
+    """The shards or Parquet files of a folder, sorted; none if it holds pictures."""
+    by_kind: dict[Kind, list[str]] = {}
+    for file in files:
+        kind = kind_of(file)
+        if kind and not (kind == "image" and kind in by_kind):  # of pictures it matters only that there are some
+            by_kind.setdefault(kind, []).append(file)
+    if len(by_kind) > 1:
+        raise LabelwiseError(
+            f"the folder {folder!r} holds more than one kind of source ({', '.join(sorted(by_kind))}); name the files "
+            f"you mean, for example '{folder.rstrip('/')}/*.tar'"
+        )
+    return sorted(by_kind.get("shard", by_kind.get("parquet", [])))

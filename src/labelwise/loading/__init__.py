@@ -1,0 +1,1 @@
+"""Decoded images as PyTorch datasets, with augmentation."""

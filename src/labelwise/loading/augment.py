@@ -1,0 +1,218 @@
+"""From a decoded picture to the backbone's input, for evaluation and for training, and mixing within a batch."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from labelwise.core.config import Config
+from labelwise.data.preprocessing import GREY, InputTransform, Preprocessing, fit_square
+
+
+class AugmentationConfig(Config):
+    """How training pictures are varied. Cutout and RandAugment are those of ML-Decoder's and Q2L's training codes."""
+
+    flip: float = Field(default=0.5, ge=0, le=1)  # chance to mirror left and right
+    crop: float = Field(default=1.0, gt=0, le=1)  # smallest share of the area a random crop keeps; 1 = no crop
+    cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the grey hole as a share of the picture's; 0 = none
+    # randaugment: torchvision's; randaugment-timm: the one of the ImageNet recipes, whose operations all grow stronger
+    # with the strength; autoaugment: its ImageNet policy
+    policy: Literal["none", "randaugment", "randaugment-timm", "autoaugment"] = "randaugment"
+    strength: int = Field(default=9, ge=0, le=30)  # of RandAugment: up to 30 (torchvision's) or 10 (timm's)
+    strength_spread: float = Field(default=0.0, ge=0)  # timm's alone: standard deviation of the strength
+    colour_jitter: float = Field(default=0.0, ge=0, le=1)  # brightness, contrast, saturation by up to this factor
+    # repeated augmentation: a picture comes this often in one batch, each time varied anew; as an epoch keeps its
+    # length, it then sees only one picture in so many
+    repeats: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _strength_of_a_policy(self) -> Self:
+        if self.policy == "randaugment-timm" and self.strength > 10:
+            raise ValueError(f"strength={self.strength} is too much for randaugment-timm; it goes to 10")
+        if self.strength_spread and self.policy != "randaugment-timm":
+            raise ValueError("strength_spread needs policy=randaugment-timm")
+        return self
+
+
+class ImageTransform(nn.Module):
+    """PIL RGB picture -> float tensor [3, size, size]. Random parts draw from torch's global generator.
+
+    `at_least` is the shorter side that `load_image` has to deliver for it.
+    """
+
+    def __init__(self, steps: list[nn.Module], preprocessing: Preprocessing, at_least: int) -> None:
+        super().__init__()
+        self.at_least = at_least
+        self.steps = v2.Compose([*steps, *_to_input(preprocessing)])
+
+    def forward(self, image: Image.Image) -> Tensor:
+        tensor: Tensor = self.steps(image)
+        return tensor.as_subclass(Tensor)
+
+
+class EvalTransform:
+    """`InputTransform` for torch: PIL RGB picture -> float tensor [3, size, size]."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.at_least = preprocessing.shorter_side
+        self._to_input = InputTransform(preprocessing)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        return torch.from_numpy(self._to_input(image))
+
+
+def eval_transform(preprocessing: Preprocessing) -> EvalTransform:
+    """Always the same for the same picture.
+
+    >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
+    >>> eval_transform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
+    [1.0, -1.0, -1.0]
+    """
+    return EvalTransform(preprocessing)
+
+
+def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConfig) -> ImageTransform:
+    """Varied at random; what is left at its neutral value costs nothing."""
+    size, mode = preprocessing.size, v2.InterpolationMode(preprocessing.interpolation)
+    if augmentation.crop < 1:
+        steps: list[nn.Module] = [v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0), interpolation=mode)]
+        # The smallest crop has to hold `size` pixels, or the decoder's down-scaling would blur it.
+        at_least = math.ceil(size / math.sqrt(augmentation.crop))
+    else:
+        steps, at_least = [FitSquare(preprocessing)], preprocessing.shorter_side
+    if augmentation.flip:
+        steps.append(v2.RandomHorizontalFlip(augmentation.flip))
+    if augmentation.colour_jitter:
+        steps.append(v2.ColorJitter(*[augmentation.colour_jitter] * 3))
+    if augmentation.cutout:  # before the policy, as in the training codes
+        steps.append(Cutout(augmentation.cutout))
+    if augmentation.policy == "randaugment":
+        steps.append(v2.RandAugment(magnitude=augmentation.strength, fill=GREY))
+    elif augmentation.policy == "randaugment-timm":
+        steps.append(TimmRandAugment(augmentation.strength, augmentation.strength_spread, preprocessing))
+    elif augmentation.policy == "autoaugment":
+        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET, fill=GREY))
+    return ImageTransform(steps, preprocessing, at_least)
+
+
+class TimmRandAugment(nn.Module):
+    """timm's `rand-m<strength>-mstd<spread>-inc1`: two operations, each applied with a chance of one half.
+
+    It draws from Python's and numpy's generators. They are seeded from torch's for the call and put back afterwards, so
+    that pictures depend on what decides all other augmentation.
+    """
+
+    def __init__(self, strength: int, spread: float, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        from timm.data.auto_augment import rand_augment_transform
+
+        hints = {  # as timm's own training sets them
+            "translate_const": int(preprocessing.size * 0.45),
+            "img_mean": tuple(min(255, round(255 * mean)) for mean in preprocessing.mean),
+            "interpolation": Image.Resampling[preprocessing.interpolation.upper()],
+        }
+        self.augment = rand_augment_transform(f"rand-m{strength}-mstd{spread:g}-inc1", hints)
+
+    def forward(self, image: Image.Image) -> Image.Image:
+        states = random.getstate(), np.random.get_state()
+        seed = int(torch.randint(2**32, ()))
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            varied: Image.Image = self.augment(image)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+        return varied
+
+
+class Cutout(nn.Module):
+    """One grey hole whose sides are `share` of the picture's. Its centre lies anywhere, so it may stick out."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, image: Image.Image) -> Image.Image:
+        width, height = image.size
+        half_width, half_height = round(width * self.share / 2), round(height * self.share / 2)
+        x, y = (int(torch.randint(side, ())) for side in (width, height))
+        holed = image.copy()
+        holed.paste((GREY, GREY, GREY), (x - half_width, y - half_height, x + half_width, y + half_height))
+        return holed
+
+
+class FitSquare(nn.Module):
+    """The picture as a square, in the same way as for evaluation."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.preprocessing = preprocessing
+
+    def forward(self, image: Image.Image) -> Image.Image:
+        return fit_square(image, self.preprocessing)
+
+
+def _to_input(preprocessing: Preprocessing) -> list[nn.Module]:
+    steps: list[nn.Module] = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    if preprocessing.mean != (0, 0, 0) or preprocessing.std != (1, 1, 1):
+        steps.append(v2.Normalize(preprocessing.mean, preprocessing.std))
+    return steps
+
+
+def batch_mix(*, mixup: float = 0.0, cutmix: float = 0.0) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """MixUp and CutMix with these Beta parameters (0 = off; both: one of them at random for each batch), or None.
+
+    The result takes images [B, 3, H, W] and targets [B, N] in {1, 0, -1} and gives mixed images and float targets in
+    [0, 1] or -1: what is unknown in either of the two pictures is unknown in the mixture, because any value put in its
+    place would be an invented label.
+
+    >>> mix = batch_mix(mixup=0.4)
+    >>> _, targets = mix(torch.rand(2, 3, 8, 8), torch.tensor([[1, 0, 1], [1, -1, 0]]))
+    >>> targets[:, 1].tolist()
+    [-1.0, -1.0]
+    """
+    choices = [kind(alpha=alpha) for kind, alpha in ((v2.MixUp, mixup), (v2.CutMix, cutmix)) if alpha]
+    if not choices:
+        return None
+    mixer = v2.RandomChoice(choices)
+
+    def mix(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        unknown = targets < 0  # [B, N]
+        # The mask travels as N more labels, so that it is mixed with exactly the partners the pictures get.
+        columns = torch.cat([targets.clamp(min=0), unknown], dim=1).float()  # [B, 2N]
+        mixed_images, mixed = mixer(images, columns)
+        values, doubt = mixed.chunk(2, dim=1)  # [B, N] each
+        return mixed_images, values.masked_fill(doubt > 0, -1.0)
+
+    return mix
+
+
+def side_by_side(maps: Tensor, beside: Tensor) -> Tensor:
+    """Each map of a batch with the one that `beside` [B] names: [B, C, H, W] -> [B, C, 2H, W]."""
+    return torch.cat((maps, maps[beside]), dim=2)
+
+
+def draw_partners(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """For each image another one, [B], and the labels of the two together, [B, N]."""
+    beside = torch.randperm(len(targets), device=targets.device)
+    return beside, union_of_labels(targets, targets[beside])
+
+
+def union_of_labels(a: Tensor, b: Tensor) -> Tensor:
+    """Present in either is present; unknown in one and absent in the other stays unknown.
+
+    >>> union_of_labels(torch.tensor([1, 0, 0, -1, -1]), torch.tensor([-1, 1, 0, 0, -1])).tolist()
+    [1, 1, 0, -1, -1]
+    """
+    either = torch.maximum(a, b)
+    return torch.where(((a < 0) | (b < 0)) & (either < 1), -torch.ones_like(either), either)

@@ -1,0 +1,155 @@
+"""A model on disk: a folder with `model.safetensors`, `config.json` and a `README.md` card. Loading runs no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from labelwise.backbones import Backbone, BackboneConfig
+from labelwise.backbones.weights import in_package
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import follow_umask
+from labelwise.model.card import model_card
+from labelwise.model.config import ModelConfig
+
+
+def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The tensors to save instead of a model's own, and whether its backbone is left out.
+
+    Matrices become 16-bit floats; vectors (biases, norms, running statistics) are small and stay exact. A backbone that
+    still has the weights of an installed package is left out: whoever loads the model takes them from there.
+    """
+    installed = package_tensors(backbone) if in_package(backbone.name) else {}
+    left_out = bool(installed) and all(torch.equal(tensor, state[name].cpu()) for name, tensor in installed.items())
+    return {name: _half(state[name]) for name in state if not (left_out and name in installed)}, left_out
+
+
+def package_tensors(backbone: BackboneConfig) -> dict[str, Tensor]:
+    """A backbone's tensors as an installed package has them, by their names in a model."""
+    return {f"backbone.{name}": tensor for name, tensor in Backbone(backbone, "package").state_dict().items()}
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() and tensor.dim() > 1 else tensor
+
+
+FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+_IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not about the model
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a new folder beside the target and swap the two when it is complete. Files that somebody has put
+    beside the model stay there."""
+    folder = folder.resolve()  # behind a link it is the target that is replaced
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise LabelwiseError(f"{str(folder)!r} exists and is no model folder; choose another folder or empty it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        fresh.chmod(0o755)  # mkdtemp keeps others out, a model folder need not
+        write(fresh)
+        if folder.exists():
+            old = fresh.with_name(fresh.name + "-old")
+            os.replace(folder, old)
+            os.replace(fresh, folder)
+            for path in old.iterdir():
+                if path.name not in (CONFIG, CARD) and not path.name.startswith("model."):
+                    os.replace(path, folder / path.name)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_files(
+    folder: Path, config: ModelConfig, state: Mapping[str, Tensor], *, backbone_in_package: bool = False
+) -> None:
+    """`backbone_in_package`: the state has no backbone, because an installed package has just the same (compact.py)."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    follow_umask(folder / WEIGHTS)
+    made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
+    content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
+    if backbone_in_package:
+        content[_IN_PACKAGE] = True
+    (folder / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(model_card(config), encoding="utf-8")
+
+
+def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
+    """Where the model was found, its config and its tensors."""
+    folder = find_folder(source, **hub_options)
+    config = read_config(folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except FileNotFoundError:
+        raise LabelwiseError(f"{str(folder)!r} has no {WEIGHTS}; copy the whole model folder") from None
+    except SafetensorError as error:
+        raise LabelwiseError(f"{str(folder / WEIGHTS)!r} is damaged ({error}); copy the model folder again") from None
+    if _read_content(folder).get(_IN_PACKAGE):
+        tensors |= package_tensors(config.backbone)
+    return folder, config, tensors
+
+
+def find_folder(source: str | Path, **hub_options: Any) -> Path:
+    """The folder that holds the model: `source` itself, `model/` of a run folder, or a hub repository's snapshot."""
+    path = Path(source)
+    for candidate in (path, path / "model"):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if path.exists():
+        raise LabelwiseError(f"{str(source)!r} holds no model: neither {CONFIG} nor model/{CONFIG} is there")
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=[CONFIG, WEIGHTS, CARD], **hub_options))
+    except HFValidationError:
+        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise LabelwiseError(
+            f"no model {str(source)!r}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+        ) from None
+
+
+def read_config(folder: Path) -> ModelConfig:
+    where, content = str(folder / CONFIG), _read_content(folder)
+    if "export" in content:
+        raise LabelwiseError(
+            f"{str(folder)!r} is an exported model, for labelwise predict and evaluate; name the one it was made from"
+        )
+    if not isinstance(content.get("format"), int):
+        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+    content.pop(_IN_PACKAGE, None)
+    made_with = content.pop("made_with", {})
+    if content.pop("format") > FORMAT:
+        newer = made_with.get("labelwise", "?") if isinstance(made_with, dict) else "?"
+        raise LabelwiseError(
+            f"{str(folder)!r} was made by a newer labelwise ({newer}, this is {version('labelwise')}); "
+            "upgrade with: pip install -U labelwise"
+        )
+    return ModelConfig.parse(content, where)
+
+
+def _read_content(folder: Path) -> dict[str, Any]:
+    where = str(folder / CONFIG)
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
+    if not isinstance(content, dict):
+        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+    return content

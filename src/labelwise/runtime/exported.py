@@ -1,0 +1,137 @@
+"""An exported model on disk: the network's file and `config.json`. Reading and running it needs no PyTorch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from labelwise.core.config import Config
+from labelwise.core.errors import LabelwiseError
+from labelwise.model.config import ModelConfig
+from labelwise.runtime.prediction import TaggerConfig
+from labelwise.runtime.sessions import Engine, EngineName
+
+FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+CONFIG = "config.json"
+ExportFormat = Literal["onnx", "openvino", "torch"]
+FILES: dict[ExportFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
+
+
+class ExportConfig(Config):
+    """What is known about the exported file."""
+
+    kind: ExportFormat
+    precision: Literal["float32", "int8"] = "float32"
+    other_sizes: bool  # pictures whose sides are any multiples of 32 go through it, else those of the model's size only
+    difference: float | None = None  # the largest one between its outputs and the model's, relative
+    mean_average_precision: dict[str, float] | None = None  # INT8: percent on the calibration images, before and after
+    made_with: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export folder that was found and whose config was read; `engine` opens the network."""
+
+    folder: Path
+    about: ExportConfig
+    config: TaggerConfig
+    model: dict[str, Any]  # all of the model's config, as JSON
+
+    def engine(self, name: EngineName = "auto") -> Engine:
+        path = self.folder / FILES[self.about.kind]
+        family = self._family(name)
+        if not path.is_file():
+            raise LabelwiseError(f"{str(self.folder)!r} has no {path.name}; copy the whole folder")
+        engine: Any
+        if family == "onnxruntime":
+            from labelwise.runtime.sessions import OnnxEngine
+
+            engine = OnnxEngine(path)
+        else:
+            from labelwise.runtime.sessions import OpenVinoEngine
+
+            engine = OpenVinoEngine(path)
+        self._require_same_labels(path, engine.output_shape, engine.metadata)
+        return engine  # type: ignore[no-any-return]
+
+    def _family(self, name: EngineName) -> EngineName:
+        if self.about.kind == "torch":
+            # torch.export.load evaluates expressions and unpickles objects that are in the file.
+            raise LabelwiseError(
+                f"{str(self.folder)!r} was exported for PyTorch programs, and opening such a file can run code that is "
+                "in it; name the model it was made from, or export it with --format onnx"
+            )
+        if name == "torch" or (name == "onnxruntime" and self.about.kind == "openvino"):
+            raise LabelwiseError(f"{str(self.folder)!r} holds {FILES[self.about.kind]}, which engine {name} cannot run")
+        if name == "auto":
+            has_onnxruntime = find_spec("onnxruntime") is not None or find_spec("openvino") is None
+            return "onnxruntime" if self.about.kind == "onnx" and has_onnxruntime else "openvino"
+        return name
+
+    def _require_same_labels(self, path: Path, shape: list[Any], metadata: dict[str, str]) -> None:
+        """The network and `config.json` may have been mixed up by hand."""
+        count = shape[-1] if len(shape) == 2 else -1
+        if count != len(self.config.labels):
+            raise LabelwiseError(
+                f"{str(path)!r} gives {count if count != -1 else 'no'} logits where {CONFIG} has "
+                f"{len(self.config.labels)} labels; copy the whole folder, or export the model again"
+            )
+        try:
+            inside = json.loads(metadata["labelwise"])["model"]["labels"]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            inside = None
+        if inside != list(self.config.labels):
+            raise LabelwiseError(f"the labels in {str(path)!r} are not those in {CONFIG}; export the model again")
+
+
+def find_export(source: str | Path) -> Exported | None:
+    """The exported model in folder `source`; None if that is something else (a model, a run, a hub id)."""
+    file = Path(source) / CONFIG
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None  # whoever opens it as a model says what is wrong with it
+    if not isinstance(content, dict) or "export" not in content:
+        return None
+    if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
+        raise LabelwiseError(
+            f"{str(source)!r} was made by another labelwise than this one ({version('labelwise')}); "
+            "upgrade with: pip install -U labelwise"
+        )
+    about = _section(content, "export", file)
+    model = _section(content, "model", file)
+    known = {key: value for key, value in model.items() if key in TaggerConfig.model_fields}
+    where = str(file)
+    return Exported(Path(source), ExportConfig.parse(about, where), TaggerConfig.parse(known, where), model)
+
+
+def _section(content: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
+    section = content.get(name)
+    if not isinstance(section, dict):
+        raise LabelwiseError(f"{str(file)!r} is damaged: it has no {name!r} in it; export the model again")
+    return section
+
+
+def config_text(about: ExportConfig, model: dict[str, Any]) -> str:
+    """What `config.json` holds, and the network's file inside."""
+    content = {"format": FORMAT, "export": about.model_dump(mode="json"), "model": model}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+class ExportedModel:
+    def __init__(self, exported: Exported, engine: EngineName = "auto") -> None:
+        self.folder: Path = exported.folder
+        self.config = ModelConfig.parse(exported.model, str(exported.folder / CONFIG))
+        self.engine: Engine = exported.engine(engine)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels

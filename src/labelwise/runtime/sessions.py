@@ -1,0 +1,127 @@
+"""The smallest thing that runs a network, and what all engines share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.core.errors import LabelwiseError, missing_extra
+
+Floats = NDArray[np.float32]
+Family = Literal["torch", "onnxruntime", "openvino"]
+EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+# Engines sum in other orders: their outputs may differ by this much of the largest one (and of 1, if that is more).
+TOLERANCE = 1e-4
+
+
+class Engine(Protocol):
+    """images [B, 3, H, W] -> logits [B, N] or maps [B, C, h, w], all float32."""
+
+    @property
+    def family(self) -> Family: ...
+
+    def __call__(self, images: Floats) -> Floats: ...
+
+
+def relative_difference(found: Floats, expected: Floats) -> float:
+    """The largest difference, as a share of the largest expected value (of 1, if that is more); infinite if one is NaN.
+
+    >>> round(relative_difference(np.float32([[0.5, 4.0]]), np.float32([[0.5, 4.2]])), 4)
+    0.0476
+    """
+    if found.shape != expected.shape:
+        raise LabelwiseError(f"the engine gives {list(found.shape)} where the model gives {list(expected.shape)}")
+    worst = float(np.abs(found - expected).max() / max(1.0, float(np.abs(expected).max())))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def thread_count() -> int:
+    """As many threads as this process may use cores; OMP_NUM_THREADS says otherwise, as it does to PyTorch."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class OnnxEngine:
+    family: Family = "onnxruntime"
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise missing_extra("onnxruntime", "onnx") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors alone
+        # A number of its own choice would also tie each thread to a core, and idle threads would spin: both take the
+        # cores from the threads that decode the next pictures.
+        options.intra_op_num_threads = thread_count()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            (inputs,), (output,) = self._session.get_inputs(), self._session.get_outputs()
+        except Exception as error:  # the runtime has a dozen classes of errors, and none above them
+            reason = " ".join(str(error).split())[:200]
+            raise LabelwiseError(
+                f"{str(path)!r} is not a network that can be run ({reason}); export it again"
+            ) from None
+        self._input = inputs.name
+        self.output_shape: list[int | str | None] = output.shape  # names and None where it depends on the input
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+
+    def __call__(self, images: Floats) -> Floats:
+        (out,) = self._session.run(None, {self._input: images})
+        result: Floats = out
+        return result
+
+
+def openvino() -> Any:
+    """The package, which would otherwise count its uses at its maker's."""
+    os.environ.setdefault("OPENVINO_TELEMETRY_OPT_OUT", "1")
+    try:
+        import openvino as package
+    except ImportError:
+        raise missing_extra("openvino", "openvino") from None
+    return package
+
+
+class OpenVinoEngine:
+    family: Family = "openvino"
+
+    def __init__(self, path: Path) -> None:
+        package = openvino()
+        settings = {
+            "PERFORMANCE_HINT": "THROUGHPUT",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": thread_count(),
+            "INFERENCE_PRECISION_HINT": "f32",  # half precision where the processor has it would change the logits
+            "ENABLE_CPU_PINNING": False,  # threads that decode need the cores, too
+        }
+        try:
+            model = package.Core().read_model(path)
+            self._request = package.compile_model(model, "CPU", settings).create_infer_request()
+            (output,) = model.outputs
+        except Exception as error:  # all of its errors are RuntimeError or ValueError, with the file's text in them
+            reason = " ".join(str(error).split())[:200]
+            raise LabelwiseError(
+                f"{str(path)!r} is not a network that can be run ({reason}); export it again"
+            ) from None
+        shape = output.partial_shape
+        self.output_shape: list[int | None] = [
+            side.get_length() if side.is_static else None for side in (shape if shape.rank.is_static else ())
+        ]
+        info = dict(model.get_rt_info().items())
+        info = {**info.get("framework", {}), **info}  # under "framework" is the metadata of an ONNX file
+        self.metadata: dict[str, str] = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
+
+    def __call__(self, images: Floats) -> Floats:
+        self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
+        # a copy: the next call writes into the same memory
+        out: Floats = np.array(self._request.get_output_tensor(0).data, np.float32)
+        return out

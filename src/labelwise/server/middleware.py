@@ -1,0 +1,119 @@
+"""Around every request: the key is checked, and the answer is counted."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Container
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from labelwise.server.uploads import error_body
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "labelwise_requests", "Answered requests.", ["endpoint", "status"], registry=self._registry
+        )
+        self._latency = Histogram(
+            "labelwise_request_seconds",
+            "From the first byte of a request to its answer.",
+            ["endpoint"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._batches = Histogram(
+            "labelwise_batch_size", "Pictures in a batch.", buckets=_SIZES, registry=self._registry
+        )
+        self._model_seconds = Counter("labelwise_model_seconds", "Time in the models.", registry=self._registry)
+        self._restarts = Counter("labelwise_worker_restarts", "Workers that died.", registry=self._registry)
+        self._queue = Gauge("labelwise_queue_length", "Pictures accepted and not answered.", registry=self._registry)
+        self._workers = Gauge("labelwise_workers_ready", "Workers that take pictures.", registry=self._registry)
+
+    def watch(self, *, queue: Callable[[], float], workers: Callable[[], float]) -> None:
+        """Functions that are asked when somebody looks."""
+        self._queue.set_function(queue)
+        self._workers.set_function(workers)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        self._requests.labels(endpoint, str(status)).inc()
+        self._latency.labels(endpoint).observe(seconds)
+
+    def ran(self, batch: int, seconds: float) -> None:
+        self._batches.observe(batch)
+        self._model_seconds.inc(seconds)
+
+    def restarted(self) -> None:
+        self._restarts.inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+_ENDPOINTS = frozenset({"predict", "explain", "models", "metrics", "health", "ready"})
+
+
+class Gate:
+    """`log` gets a line for each request, if there is one."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: str | None,
+        open_paths: Container[str],
+        metrics: Metrics,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self._app, self._open_paths, self._metrics, self._log = app, open_paths, metrics, log
+        self._key = None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if self._may_pass(scope):
+                await self._app(scope, receive, send_and_see)
+            else:
+                await _refuse(send_and_see)
+        finally:
+            last = scope["path"].rpartition("/")[2]
+            endpoint = last if last in _ENDPOINTS else "other"  # names that strangers make up must not become metrics
+            seconds = time.perf_counter() - start
+            self._metrics.answered(endpoint, status, seconds)
+            if self._log is not None:
+                # The address as it came, percent-encoded: it cannot hold a line break that forges a line.
+                address = scope["raw_path"].decode("ascii", "replace")
+                self._log(f"{scope['method']} {address} {status} {1e3 * seconds:.0f} ms")
+
+    def _may_pass(self, scope: Scope) -> bool:
+        if self._key is None or scope["path"] in self._open_paths:
+            return True
+        headers = Headers(scope=scope)
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        # In constant time: how long a comparison takes must not tell how much of a guess was right.
+        return hmac.compare_digest(given.encode("latin-1"), self._key)
+
+
+async def _refuse(send: Send) -> None:
+    body = error_body("this server needs its API key: send it in the header X-API-Key")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request's body is not read
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

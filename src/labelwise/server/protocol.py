@@ -1,0 +1,124 @@
+"""What the front and a worker say to each other, over the worker's standard input and output.
+
+Numbers and JSON, never pickles: a worker decodes what strangers send, and the front need not trust it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from typing import Any, BinaryIO, NamedTuple
+
+from labelwise.server.settings import KEY_VARIABLE, ServeSettings
+
+_TO_WORKER = struct.Struct("!QII")  # number of the job, length of its options, length of the picture
+_TO_FRONT = struct.Struct("!QHI")  # number of the job (0: an event), HTTP status, length of the text
+REPLY_HEAD = _TO_FRONT.size
+EVENT = 0
+
+
+class Job(NamedTuple):
+    number: int
+    options: dict[str, Any]
+    body: bytes
+
+
+class Reply(NamedTuple):
+    """`text` is a piece of the JSON answer if the status is 200, else what is wrong."""
+
+    number: int
+    status: int
+    text: bytes
+
+
+def pack_job_head(number: int, options: bytes, body: bytes) -> bytes:
+    """All but the picture itself, which is long and need not be copied."""
+    return _TO_WORKER.pack(number, len(options), len(body)) + options
+
+
+def read_job(stream: BinaryIO) -> Job | None:
+    """The next job; None when the front has closed the line, or is gone."""
+    head = stream.read(_TO_WORKER.size)
+    if len(head) < _TO_WORKER.size:
+        return None
+    number, options, length = _TO_WORKER.unpack(head)
+    content = stream.read(options)
+    body = stream.read(length)
+    return Job(number, json.loads(content), body) if len(body) == length else None
+
+
+def pack_reply(reply: Reply) -> bytes:
+    return _TO_FRONT.pack(reply.number, reply.status, len(reply.text)) + reply.text
+
+
+def unpack_reply_head(head: bytes) -> tuple[int, int, int]:
+    """Number of the job, status, and the length of the text that follows."""
+    number, status, length = _TO_FRONT.unpack(head)
+    return number, status, length
+
+
+def event(**content: Any) -> Reply:
+    """News that belong to no job."""
+    return Reply(EVENT, 200, json.dumps(content).encode())
+
+
+_GOODBYE = 5.0  # seconds that a worker gets to end by itself
+
+
+class WorkerProcess:
+    """Talks to a `labelwise.server.worker`. Death shows as the end of its replies."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._to, self._from = process, process.stdin, process.stdout
+
+    @classmethod
+    async def start(cls, settings: ServeSettings, threads: int) -> WorkerProcess:
+        # What decodes strangers' pictures knows no key.
+        environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
+        # -P: a file in the current folder that is called like a module must not be taken for it.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "labelwise.server.worker", stdin=PIPE, stdout=PIPE, env=environment
+        )
+        worker = cls(process)
+        options = {"settings": settings.model_dump(mode="json"), "threads": threads}
+        worker.send(EVENT, json.dumps(options).encode(), b"")
+        return worker
+
+    def send(self, number: int, options: bytes, body: bytes) -> None:
+        """Never blocks: what the worker has not read yet waits here, and the pool limits how much that can be."""
+        with suppress(RuntimeError, ConnectionError):  # it has just died; the end of its replies tells the pool
+            self._to.write(pack_job_head(number, options, body))
+            self._to.write(body)
+
+    async def receive(self) -> Reply | None:
+        """The next reply; None when the worker is dead."""
+        try:
+            number, status, length = unpack_reply_head(await self._from.readexactly(REPLY_HEAD))
+            return Reply(number, status, await self._from.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def news(self) -> dict[str, Any] | None:
+        """The next event, while there are no jobs; None when the worker is dead."""
+        reply = await self.receive()
+        return None if reply is None else json.loads(reply.text)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def end(self) -> int:
+        """Close the line, which ends the worker, and wait for it; its exit code."""
+        self._to.close()
+        try:
+            return await asyncio.wait_for(self._process.wait(), _GOODBYE)
+        except TimeoutError:
+            self.kill()
+            return await self._process.wait()

@@ -1,0 +1,63 @@
+"""One process or many: what Lightning Fabric needs to know to start them and to spread a model over them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from labelwise.model.model import LabelModel
+from labelwise.training.recipe import Recipe
+
+
+def create_fabric(recipe: Recipe) -> Fabric:
+    """One process, or under torchrun as many as it started, on as many machines."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    machines = int(os.environ.get("WORLD_SIZE", "1")) // local
+    strategy: Any = recipe.strategy
+    if strategy == "auto" and local * machines > 1:
+        strategy = "ddp"
+    if strategy == "fsdp":
+        strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
+    fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)
+    fabric.launch()
+    return fabric
+
+
+def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """FSDP: every process keeps its part of the weights, gradients and optimizer state, and gathers them to compute."""
+    if isinstance(module, LabelModel):
+        fully_shard(module.backbone, mesh=mesh["data_parallel"])
+    fully_shard(module, mesh=mesh["data_parallel"])
+    return module
+
+
+class StopRequest:
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,138 @@
+"""Which labels share a query when there are fewer queries than labels (ML-Decoder's group decoding, section 2.3.2).
+
+The paper deals labels into groups at random and names groups of similar labels as the alternative. Here are two:
+labels with similar word vectors, and labels that occur in the same images.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.table import PRESENT, LabelTable
+
+Grouping = Literal["random", "words", "co-occurrence"]
+
+_DIMENSIONS = 64  # of the vectors that stand for co-occurrence
+_ITERATIONS = 8
+_IMAGES_AT_ONCE = 65_536
+
+
+def group_labels(
+    kind: Grouping, groups: int | None, table: LabelTable, word_vectors: Tensor | None = None
+) -> Tensor | None:
+    """The slot of each label, [N], for a head's `label_slot`; None leaves the labels to the head's own random deal.
+
+    `groups` is the head's, `table` holds the training images, `word_vectors` [N, d] belong to its labels.
+    """
+    if kind == "random":
+        return None
+    if groups is None or groups >= len(table.labels):
+        raise LabelwiseError(
+            f"model.grouping={kind} needs a head whose labels share queries: fewer groups than the "
+            f"{len(table.labels)} labels, as in --head ml-decoder --set head.groups=100"
+        )
+    if kind == "co-occurrence":
+        return balanced_groups(cooccurrence_vectors(table), groups)
+    if word_vectors is None:
+        raise LabelwiseError("model.grouping=words needs the labels' word vectors: --set model.words.source=FILE")
+    return balanced_groups(word_vectors, groups)
+
+
+def balanced_groups(vectors: Tensor, groups: int) -> Tensor:
+    """Similar vectors [N, d] into groups of g = ceil(N / K), the last one may be smaller: the slot of each row, [N].
+
+    Slot s belongs to group s // g. Only directions count, not lengths. Nothing is random: the rows are cut in two along
+    the direction in which they differ most, and each part again until it is a group; then rows move to the group whose
+    mean is nearest, as long as it has room (k-means with groups of equal size).
+
+    >>> balanced_groups(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1], [0.5, 1.0]]), groups=2) // 2
+    tensor([1, 0, 1, 0])
+    """
+    rows = F.normalize(vectors.detach().double(), dim=1)
+    size = -(-len(rows) // min(groups, len(rows)))
+    group = torch.empty(len(rows), dtype=torch.int64)
+    group[_bisected(rows, size)] = torch.arange(len(rows)) // size
+    for _ in range(_ITERATIONS):
+        moved = _settled(rows, group)
+        if torch.equal(moved, group):
+            break
+        group = moved
+    slots = torch.empty(len(rows), dtype=torch.int64)
+    slots[torch.argsort(group, stable=True)] = torch.arange(len(rows))
+    return slots
+
+
+def _bisected(rows: Tensor, size: int) -> Tensor:
+    """An order of the rows [N] in which every `size` neighbours are alike."""
+    done: list[Tensor] = []
+    open_parts = [torch.arange(len(rows))]
+    while open_parts:  # the part that comes first is always the last one of the list
+        part = open_parts.pop()
+        if len(part) <= size:
+            done.append(part)
+            continue
+        ordered = part[torch.argsort(rows[part] @ _main_direction(rows[part]), descending=True, stable=True)]
+        cut = -(-len(part) // size) // 2 * size
+        open_parts += [ordered[cut:], ordered[:cut]]
+    return torch.cat(done)
+
+
+def _main_direction(rows: Tensor) -> Tensor:
+    """The first principal component [d]; its largest entry is positive, so that it is the same everywhere."""
+    direction: Tensor = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False).Vh[0]
+    return direction * direction[direction.abs().argmax()].sign()
+
+
+def _settled(rows: Tensor, group: Tensor) -> Tensor:
+    """Each row's group [N] once all have chosen the nearest mean that has room; who would lose most chooses first."""
+    room = torch.bincount(group)
+    means = torch.zeros(len(room), rows.shape[1], dtype=rows.dtype).index_add_(0, group, rows) / room[:, None]
+    similarity = rows @ F.normalize(means, dim=1).T  # [N, K]
+    best = similarity.topk(min(2, len(room)), dim=1).values
+    order = torch.argsort(best[:, 0] - best[:, -1], descending=True, stable=True)
+    chosen, free, wishes = np.empty(len(rows), np.int64), room.numpy(), similarity.numpy()
+    for row in order.tolist():
+        choice = np.where(free > 0, wishes[row], -np.inf).argmax()
+        chosen[row] = choice
+        free[choice] -= 1
+    return torch.from_numpy(chosen)
+
+
+def cooccurrence_vectors(table: LabelTable, dimensions: int = _DIMENSIONS) -> Tensor:
+    """Vectors [N, d] whose products approximate how often two labels are present together, n_ij / sqrt(n_i n_j).
+
+    They are the leading eigenvectors of that [N, N] matrix, found by iteration on the sparse table; the matrix itself
+    is never made.
+
+    >>> names = [["cat", "sofa"], ["cat", "sofa"], ["car", "road"], ["car"]]
+    >>> vectors = cooccurrence_vectors(LabelTable.from_lists(["a", "b", "c", "d"], names))
+    >>> [round(abs(product), 4) for product in (vectors @ vectors[0]).tolist()]  # of car with car, cat, road, sofa
+    [1.0, 0.0, 0.7071, 0.0]
+    """
+    present = torch.from_numpy(table.values == PRESENT)
+    columns = torch.from_numpy(table.columns).long()[present]
+    images = torch.from_numpy(np.repeat(np.arange(len(table)), np.diff(table.indptr)))[present]  # rising
+    scale = torch.from_numpy(table.positives_per_label()).clamp(min=1).float().rsqrt()[:, None]  # [N, 1]
+
+    def together(vectors: Tensor) -> Tensor:  # [N, d] -> the matrix times [N, d]
+        scaled, result = vectors * scale, torch.zeros_like(vectors)
+        for start in range(0, len(table), _IMAGES_AT_ONCE):
+            first, last = torch.searchsorted(images, torch.tensor([start, start + _IMAGES_AT_ONCE])).tolist()
+            labels, rows = columns[first:last], images[first:last] - start
+            by_image = torch.zeros(_IMAGES_AT_ONCE, vectors.shape[1]).index_add_(0, rows, scaled[labels])
+            result.index_add_(0, labels, by_image[rows])
+        return result * scale
+
+    start = torch.randn(len(table.labels), dimensions, generator=torch.Generator().manual_seed(0))
+    basis = torch.linalg.qr(start).Q  # [N, d]
+    for _ in range(_ITERATIONS):
+        basis = torch.linalg.qr(together(basis)).Q
+    strengths, turned = torch.linalg.eigh(basis.T @ together(basis))  # the matrix within the basis
+    vectors: Tensor = basis @ turned * strengths.clamp(min=0).sqrt()
+    return vectors

@@ -1,0 +1,222 @@
+"""From a recipe to what the loop trains: the model, and the batches it learns from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.convert import write_manifest
+from labelwise.data.labels import seen_labels, unseen_labels
+from labelwise.data.preprocessing import Preprocessing
+from labelwise.data.sources import open_data
+from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.data.table import LabelTable
+from labelwise.features import FeatureCache
+from labelwise.heads import preset, uses_words, with_options
+from labelwise.heads.config import QueryHeadConfig
+from labelwise.loading.augment import eval_transform, train_transform
+from labelwise.loading.dataset import ImageDataset
+from labelwise.model.config import ModelConfig
+from labelwise.model.folder import find_folder
+from labelwise.model.model import LabelModel, create_model, load_model
+from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
+from labelwise.training.display import Display
+from labelwise.training.grouping import group_labels
+from labelwise.training.recipe import DataRecipe, Recipe
+from labelwise.training.run import with_splits_of_run
+from labelwise.words import open_words
+
+
+def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
+    """Which labels share a query [N], where the recipe does not leave that to chance."""
+    wanted = recipe.model
+    if wanted.grouping == "random":
+        return None
+    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
+    groups = head.queries.groups if isinstance(head, QueryHeadConfig) else None
+    vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
+    return group_labels(wanted.grouping, groups, table, vectors)
+
+
+def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
+    wanted = recipe.model
+    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
+    model = create_model(
+        wanted.backbone,
+        wanted.head,
+        labels,
+        weights=wanted.weights if wanted.start is None else "none",
+        stage=wanted.stage,
+        size=wanted.size,
+        drop_path=wanted.drop_path,
+        task=wanted.task,
+        words=wanted.words if uses_words(head) else None,  # they may be there for the grouping alone
+        label_slot=label_slot,
+        **wanted.options,
+    )
+    own = model.config.preprocessing.model_dump() | {"resize": wanted.resize, "crop_ratio": wanted.crop_ratio}
+    if wanted.normalisation == "plain":
+        own = {key: value for key, value in own.items() if key not in ("mean", "std")}
+    model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
+    return model
+
+
+def image_batches(
+    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+) -> Batches:
+    preprocessing = model.config.preprocessing
+    bad = recipe.data.on_bad_image
+    transform = train_transform(preprocessing, recipe.augmentation)
+    augmented = ImageDataset(train_table, transform, bad, seed=recipe.seed, copies=recipe.augmentation.repeats)
+    plain = None if held_out is None else ImageDataset(held_out, eval_transform(preprocessing), bad)
+    share = Share(fabric.global_rank, fabric.world_size)
+    return ImageBatches(augmented, plain, recipe.batch_size, recipe.workers, recipe.seed, share)
+
+
+def feature_batches(
+    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+) -> Batches:
+    def cache(table: LabelTable, flips: bool) -> FeatureCache:
+        return FeatureCache.build(
+            table,
+            model.backbone,
+            model.config.preprocessing,
+            flips=flips,
+            batch_size=min(recipe.batch_size, 32),
+            workers=recipe.workers,
+            on_bad_image=recipe.data.on_bad_image,
+            progress=fabric.is_global_zero,
+            engine="auto",
+        )
+
+    def both() -> tuple[FeatureCache, FeatureCache | None]:
+        flips = recipe.augmentation.flip > 0
+        return cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
+
+    if fabric.is_global_zero:  # one process computes them, the others find them there
+        both()
+    fabric.barrier()
+    train_cache, held_out_cache = both()
+    tables = (train_table, held_out)
+    share = Share(fabric.global_rank, fabric.world_size)
+    return FeatureBatches(
+        train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
+    )
+
+
+_ONLY_IN_TRAINING = {"token_dropout", "query_noise", "random_queries", "dropout", "expert_start", "drop_path"}
+
+
+def check_start(start: str, folder: Path) -> None:
+    """Mistakes that must be found before an old run in `folder` is replaced."""
+    if find_folder(start).resolve().is_relative_to(folder.resolve()):
+        raise LabelwiseError(f"{start!r} is the run that would be replaced: give the new one another --out")
+
+
+def take_weights(model: LabelModel, start: str) -> None:
+    """All weights of a trained model that computes the same from other weights, for the same labels."""
+    trained = load_model(start)
+    if trained.labels != model.labels:
+        raise LabelwiseError(
+            f"{start!r} has other labels than the data, or the same in another order; data.labels and data.unseen in "
+            "a recipe choose and order the data's labels"
+        )
+    theirs, ours = (dict(_facts(one.config)) for one in (trained, model))
+    differing = [
+        f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in theirs if theirs[name] != ours.get(name)
+    ]
+    if differing:
+        raise LabelwiseError(
+            f"{start!r} is not the model that this recipe describes: it has {'; '.join(differing)}. A run brings its "
+            "settings along; for a model folder, give them with --head, --backbone, --size and --set"
+        )
+    model.load_state_dict(trained.state_dict())
+
+
+def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
+    """Data without splits with those that `run` itself wrote down, or else the run that it started from; None if there
+    are none."""
+    own = with_splits_of_run(table, run)
+    if own.split_names != ("",):
+        return own
+    if start is None:
+        return None
+    known = with_splits_of_run(table, Path(start), Path(start).parent)
+    if known.split_names == ("",):
+        return None
+    # What the earlier run did not know is new material to learn from; what it learned from never becomes a test image.
+    return known.with_splits([split or "train" for split in known.splits])
+
+
+def _facts(config: ModelConfig) -> list[tuple[str, Any]]:
+    """What decides a model's answers beside its weights, by plain names."""
+    facts = [("backbone", config.backbone.name), ("stage", config.backbone.stage), ("task", config.task)]
+    facts += [(f"input {name}", value) for name, value in config.preprocessing.model_dump().items()]
+    for name, value in config.head.model_dump().items():
+        parts = value.items() if isinstance(value, dict) else [(name, value)]
+        facts += [(part, setting) for part, setting in parts if part not in _ONLY_IN_TRAINING]
+    return facts
+
+
+def open_tables(
+    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
+) -> tuple[LabelTable, LabelTable | None]:
+    """The images to train on and to validate. Splits are made where the data has none, always the same for the same
+    seed and images, and written to `split_file`; those that a `run` has written already are kept."""
+    data = recipe.data
+    if data.source is None:
+        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
+    table = open_data(data.source, labels=data.labels)
+    if table.split_names == ("",):
+        earlier = earlier_splits(table, run, recipe.model.start)
+        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
+        if split_file is not None:
+            write_manifest(table, split_file)
+            said = "made train, val and test" if earlier is None else f"those of {recipe.model.start}"
+            display.say(f"{data.source} has no splits: {said}, written to {split_file}")
+    train_table = seen_part(table.select(data.train), data, display)
+    if data.validation is None:
+        return train_table, None
+    if data.validation in table.split_names or "+" in data.validation:
+        return train_table, seen_part(table.select(data.validation), data, display)
+    if data.validation != "val":
+        table.select(data.validation)  # raises, and lists the splits there are
+    if len(train_table) < 2:
+        raise LabelwiseError("one image cannot be learned from and held out; add more, or --set data.validation=null")
+    unsplit = train_table.with_splits([""] * len(train_table))
+    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
+    parts = split_table(unsplit, fractions, seed=recipe.seed)
+    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
+    return parts.select("train"), parts.select("val")
+
+
+def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
+    """What training may look at: of a zero-shot recipe the seen labels, and not every image."""
+    if data.unseen is None:
+        return table
+    unseen = unseen_labels(table, data.unseen)
+    seen = table.with_labels(seen_labels(table, unseen))
+    usable = ~table.with_labels(unseen).has_positive()  # [M]
+    if data.unseen_images != "drop":
+        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
+    if not usable.any():
+        raise LabelwiseError(f"{table.source}: every image has an unseen label; add --set data.unseen_images=keep")
+    if not usable.all():
+        display.say(f"{(~usable).sum()} of {len(table)} images are left out: they have an unseen label")
+    return seen.select(usable)
+
+
+def fingerprint(*tables: LabelTable | None) -> str:
+    """What tells whether the images or their labels have changed since a run was started."""
+    digest = hashlib.sha256()
+    for table in tables:
+        if table is not None:
+            digest.update("\n".join([*table.labels, *table.images]).encode("utf-8", "surrogateescape"))
+            for part in (table.indptr, table.columns, table.values):
+                digest.update(part.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Tests; `tests.oracles` holds the independent implementations that benchmarks use too."""

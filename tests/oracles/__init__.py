@@ -1,0 +1,1 @@
+"""Independent implementations: slow, literal, and compared with ours."""
