@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     except CycloptsError as error:
         _fail(f"{' '.join(str(error).split())} See: labelwise --help")
     except LabelwiseError as error:
-        _fail(str(error))
+        _fail(error.for_command_line())
     except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
         sys.stderr.close()
     except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk

@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 
 
 class LabelwiseError(Exception):
-    """A mistake the user can fix, told in one line that names the fix. The command line prints it and exits 2."""
+    """A mistake the user can fix, told in one line that names the fix. The command line prints it and exits 2.
+
+    Args:
+        message: What is wrong and what to do, without any command-line flag.
+        options: Keyword arguments that fix it. Python users read them as such, the command line as flags; a key with a
+            dot is a setting of the recipe.
+
+    >>> error = LabelwiseError("'a.jpg' is truncated; replace it or skip it", options={"on_bad_image": "skip"})
+    >>> str(error)
+    "'a.jpg' is truncated; replace it or skip it (on_bad_image='skip')"
+    >>> error.for_command_line()
+    "'a.jpg' is truncated; replace it or skip it (--on-bad-image skip)"
+    """
+
+    def __init__(self, message: str, *, options: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)  # all that a copy in another process needs; the rest is in __dict__
+        self.message, self.options = message, dict(options or {})
+
+    def __str__(self) -> str:
+        return self._with(_as_argument)
+
+    def for_command_line(self) -> str:
+        """The same line with the options as flags."""
+        return self._with(_as_flag)
+
+    def _with(self, render: Callable[[str, object], str]) -> str:
+        if not self.options:
+            return self.message
+        return f"{self.message} ({', '.join(render(name, value) for name, value in self.options.items())})"
+
+
+def _as_argument(name: str, value: object) -> str:
+    return f"{name}=…" if value is ... else f"{name}={value!r}"
+
+
+def _as_flag(name: str, value: object) -> str:
+    """
+    >>> _as_flag("on_bad_image", "skip"), _as_flag("overwrite", True), _as_flag("head.groups", 20)
+    ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
+    """
+    if "." in name:
+        return f"--set {name}={value}"
+    flag = "--" + name.replace("_", "-")
+    if value is True:
+        return flag
+    return f"{flag} {'…' if value is ... else value}"
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
