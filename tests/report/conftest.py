@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_kit import EVIL, make_run
 
 from labelwise.data.convert import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
+from report_kit import EVIL, make_run
 
 
 @pytest.fixture(scope="session")

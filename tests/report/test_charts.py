@@ -7,10 +7,10 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_kit import Page
 
 from labelwise.report.charts import Whisker, difference_chart
 from labelwise.report.svg import Axes, scatter_chart
+from report_kit import Page
 
 
 @given(st.lists(st.tuples(st.floats(60, 400), st.floats(20, 200)), max_size=20), st.integers(1, 30))

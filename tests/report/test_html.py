@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from report_kit import Page
 
 from labelwise.report import DemoPicture, Section, demo_report, write_report
 from labelwise.report.html import Html, tag
 from labelwise.report.svg import line_chart, ticks
+from report_kit import Page
 
 EVIL = "<script>alert('1')</script>"
 

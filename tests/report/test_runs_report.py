@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_kit import EVIL, Page, make_run
 
 from labelwise.analysis.measured import predict_once
 from labelwise.cli.report import report
@@ -19,6 +18,7 @@ from labelwise.evaluation import evaluate
 from labelwise.model.model import create_model, load_model
 from labelwise.report.page import ReportOptions, runs_report
 from labelwise.training.run import open_runs
+from report_kit import EVIL, Page, make_run
 
 QUICK = {"bootstrap": 40, "workers": 0, "pictures": 3}
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from run_kit import recipe
 from safetensors.torch import load_file
 
 import labelwise as lw
@@ -21,6 +20,7 @@ from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.loop import Trainer
 from labelwise.training.train import train
+from run_kit import recipe
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

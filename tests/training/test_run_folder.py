@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import recipe
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import load_model
@@ -17,6 +16,7 @@ from labelwise.training import load_recipe
 from labelwise.training import train as training
 from labelwise.training.run import run_folder
 from labelwise.training.train import train
+from run_kit import recipe
 
 
 def content(folder: Path) -> dict[str, bytes]:

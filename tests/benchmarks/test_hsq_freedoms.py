@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from labelwise import heads
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from PIL import Image
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_crops_of_train_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
