@@ -22,8 +22,8 @@ from labelwise.data.convert import write_manifest
 from labelwise.data.images import load_image
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.sweep.execute import Outcome, run_one, status_of
-from labelwise.sweep.plan import PlannedRun
+from labelwise.sweeps.execute import Outcome, run_one, status_of
+from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import read_history
 from voc_study import ROWS, SPLITS

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelwise.heads.experts import HybridSharingLayer
-from labelwise.sweep.execute import Outcome, run_one, status_of
-from labelwise.sweep.plan import PlannedRun
+from labelwise.sweeps.execute import Outcome, run_one, status_of
+from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import read_history
 from voc_study import ROWS, SPLITS

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from labelwise.sweep.execute import Outcome, run_sweep
-from labelwise.sweep.plan import PlannedRun
+from labelwise.sweeps.execute import Outcome, run_sweep
+from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import read_history
 

@@ -16,7 +16,7 @@ from labelwise.data.table import LabelTable
 from labelwise.heads import create
 from labelwise.heads.weights import GateMeter
 from labelwise.model.model import LabelModel, create_model, load_model
-from labelwise.report.expert_sections import expert_figures, expert_words, most_particular, write_experts
+from labelwise.reports.expert_sections import expert_figures, expert_words, most_particular, write_experts
 from labelwise.training import load_recipe
 from labelwise.training.run import read_gates
 from labelwise.training.train import train

@@ -14,7 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.inspect import Report, inspect, problems
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.report.figures import save_picture
+from labelwise.reports.figures import save_picture
 
 LABELS = ["day", "night", "sun", "moon", "rare", "never"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labelwise.report.page import ReportOptions, runs_report
+from labelwise.reports.page import ReportOptions, runs_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (pip install '.[dev]')")
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.report.charts import Whisker, difference_chart
-from labelwise.report.svg import Axes, scatter_chart
+from labelwise.reports.charts import Whisker, difference_chart
+from labelwise.reports.svg import Axes, scatter_chart
 from report_kit import Page
 
 

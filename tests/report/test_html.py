@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelwise.report import DemoPicture, Section, demo_report, write_report
-from labelwise.report.html import Html, tag
-from labelwise.report.svg import line_chart, ticks
+from labelwise.reports import DemoPicture, Section, demo_report, write_report
+from labelwise.reports.html import Html, tag
+from labelwise.reports.svg import line_chart, ticks
 from report_kit import Page
 
 EVIL = "<script>alert('1')</script>"

@@ -15,8 +15,8 @@ from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.loading.augment import eval_transform
 from labelwise.model.model import create_model
-from labelwise.report import DemoPicture, overlay
-from labelwise.report.overlay import data_uri, heat_colour, seen_box
+from labelwise.reports import DemoPicture, overlay
+from labelwise.reports.overlay import data_uri, heat_colour, seen_box
 from labelwise.runtime.tagger import Tagger
 
 GREY = Image.new("RGB", (80, 40), (100, 100, 100))

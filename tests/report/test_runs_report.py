@@ -16,7 +16,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import evaluate
 from labelwise.model.model import create_model, load_model
-from labelwise.report.page import ReportOptions, runs_report
+from labelwise.reports.page import ReportOptions, runs_report
 from labelwise.training.run import open_runs
 from report_kit import EVIL, Page, make_run
 

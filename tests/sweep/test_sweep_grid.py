@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.sweep.plan import combinations, parse_grid, plan, run_name
+from labelwise.sweeps.plan import combinations, parse_grid, plan, run_name
 from labelwise.training import load_recipe
 
 

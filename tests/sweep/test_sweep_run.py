@@ -21,8 +21,8 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.evaluation import evaluate
 from labelwise.model.model import load_model
-from labelwise.sweep.execute import status_of
-from labelwise.sweep.plan import plan
+from labelwise.sweeps.execute import status_of
+from labelwise.sweeps.plan import plan
 from labelwise.training import train as training
 
 SMALL = [

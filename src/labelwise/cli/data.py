@@ -58,7 +58,7 @@ def inspect(
         Also draw it into this file (.png, .pdf or .svg).
     """
     from labelwise.data.inspect import inspect as inspect_table
-    from labelwise.report.figures import check_can_draw, save_picture
+    from labelwise.reports.figures import check_can_draw, save_picture
 
     if picture:
         check_can_draw(picture)

@@ -39,7 +39,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     """
     from labelwise.data.sample import make_sample
     from labelwise.evaluation import evaluate
-    from labelwise.report.demo import DemoPicture, demo_report
+    from labelwise.reports.demo import DemoPicture, demo_report
     from labelwise.runtime.tagger import Tagger
     from labelwise.training import load_recipe
     from labelwise.training.train import train

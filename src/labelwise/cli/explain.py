@@ -105,7 +105,7 @@ def _picture(
     layer: int | None,
     head: int | None,
 ) -> None:
-    from labelwise.report.figures import check_can_draw
+    from labelwise.reports.figures import check_can_draw
 
     if top < 1:
         raise LabelwiseError(f"--top {top}: give 1 or more")
@@ -115,7 +115,7 @@ def _picture(
     if image.is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one picture")
     from labelwise.analysis.maps import describe, maps_of
-    from labelwise.report.figures import save_explanation
+    from labelwise.reports.figures import save_explanation
     from labelwise.runtime.tagger import load
 
     tagger = load(model)
@@ -165,7 +165,7 @@ def _experts(
 ) -> None:
     from labelwise.analysis.experts import check_has_experts, expert_use
     from labelwise.features import FeatureCache
-    from labelwise.report.expert_sections import check_file, expert_words, write_experts
+    from labelwise.reports.expert_sections import check_file, expert_words, write_experts
 
     if out is not None:
         check_file(out)

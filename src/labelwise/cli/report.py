@@ -66,7 +66,7 @@ def report(
     ):
         if value < least:
             raise LabelwiseError(f"--{name} {value}: give a number of {least} or more")
-    from labelwise.report.page import ReportOptions, runs_report
+    from labelwise.reports.page import ReportOptions, runs_report
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     page = runs_report(

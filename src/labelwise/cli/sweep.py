@@ -14,8 +14,8 @@ from labelwise.cli.common import parse_options, say
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
-    from labelwise.sweep.execute import Outcome
-    from labelwise.sweep.plan import PlannedRun
+    from labelwise.sweeps.execute import Outcome
+    from labelwise.sweeps.plan import PlannedRun
 
 
 def sweep(
@@ -58,9 +58,9 @@ def sweep(
     report
         Write the comparison page at the end.
     """
-    from labelwise.sweep.execute import run_sweep, status_of
-    from labelwise.sweep.plan import FILE as SPLITS
-    from labelwise.sweep.plan import check_data, full_key, parse_grid, plan
+    from labelwise.sweeps.execute import run_sweep, status_of
+    from labelwise.sweeps.plan import FILE as SPLITS
+    from labelwise.sweeps.plan import check_data, full_key, parse_grid, plan
 
     if jobs < 1:
         raise LabelwiseError(f"--jobs {jobs}: give 1 or more")
@@ -116,19 +116,19 @@ class _Progress:
         self.write()
 
     def rows(self) -> list[dict[str, Any]]:
-        from labelwise.sweep.execute import rows_of
+        from labelwise.sweeps.execute import rows_of
 
         in_order = [self.known[run.name] for run in self.runs if run.name in self.known]
         return rows_of(in_order, self.out)
 
     def write(self) -> None:
-        from labelwise.sweep.execute import over_seeds, write_results
+        from labelwise.sweeps.execute import over_seeds, write_results
 
         if rows := self.rows():
             write_results(rows, over_seeds(rows, [key for key in self.settings if key in rows[0]]), self.out)
 
     def print_tables(self) -> None:
-        from labelwise.sweep.execute import METRICS, over_seeds
+        from labelwise.sweeps.execute import METRICS, over_seeds
 
         rows = self.rows()
         settings = [key for key in self.settings if key in rows[0]]
@@ -155,7 +155,7 @@ def _cell(value: Any) -> str:
 
 
 def _report(finished: Sequence[Outcome], out: Path, split: str) -> None:
-    from labelwise.report.page import ReportOptions, runs_report
+    from labelwise.reports.page import ReportOptions, runs_report
 
     if len({outcome.planned.recipe.data.source for outcome in finished}) > 1:
         say("no report: the runs were trained on different data; compare some with: labelwise report RUN RUN")

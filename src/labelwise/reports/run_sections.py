@@ -8,9 +8,9 @@ from typing import Any
 from labelwise.analysis.curves import best_f1
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.data.inspect import Report, problems
-from labelwise.report.expert_sections import expert_figures, expert_words
-from labelwise.report.html import Html, Section, count, interval, join, percent, table, tag
-from labelwise.report.svg import bar_chart
+from labelwise.reports.expert_sections import expert_figures, expert_words
+from labelwise.reports.html import Html, Section, count, interval, join, percent, table, tag
+from labelwise.reports.svg import bar_chart
 
 SHOWN = 40  # labels in a chart; with more, the best and the worst half of that many
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from labelwise.data.images import BadImageError, load_image
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.report.html import Html, join, tag
+from labelwise.reports.html import Html, join, tag
 
 # The colour map inferno (perceptually uniform: equal steps of heat look like equal steps) at nine even points.
 _INFERNO = np.array(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from labelwise.report.html import Html, join, tag
+from labelwise.reports.html import Html, join, tag
 
 Point = tuple[float, float]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labelwise.sweep.execute import run_sweep
-from labelwise.sweep.plan import PlannedRun, parse_grid, plan
+from labelwise.sweeps.execute import run_sweep
+from labelwise.sweeps.plan import PlannedRun, parse_grid, plan
 
 __all__ = ["PlannedRun", "parse_grid", "plan", "run_sweep"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labelwise.report.demo import DemoPicture, demo_report
-from labelwise.report.html import Section, write_report
-from labelwise.report.overlay import overlay
+from labelwise.reports.demo import DemoPicture, demo_report
+from labelwise.reports.html import Section, write_report
+from labelwise.reports.overlay import overlay
 
 __all__ = ["DemoPicture", "Section", "demo_report", "overlay", "write_report"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.data.inspect import Report
-from labelwise.report.overlay import COLDEST, heat_colour, overlay
+from labelwise.reports.overlay import COLDEST, heat_colour, overlay
 from labelwise.runtime.prediction import Prediction
 
 

@@ -11,9 +11,9 @@ from labelwise.analysis.measured import MeasuredRun
 from labelwise.analysis.quality import LabelIssue
 from labelwise.analysis.transfer import Transfer
 from labelwise.metrics.ranking import mean_over_labels
-from labelwise.report.charts import Whisker, difference_chart, signed
-from labelwise.report.html import Html, Section, interval, join, percent, tag
-from labelwise.report.overlay import picture_card, picture_grid
+from labelwise.reports.charts import Whisker, difference_chart, signed
+from labelwise.reports.html import Html, Section, interval, join, percent, tag
+from labelwise.reports.overlay import picture_card, picture_grid
 
 _PER_LABEL = 3  # doubtful pictures of one label; the list in the CSV is complete
 

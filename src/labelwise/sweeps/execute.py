@@ -19,7 +19,7 @@ from typing import Any, Literal
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.sweep.plan import PlannedRun, full_key
+from labelwise.sweeps.plan import PlannedRun, full_key
 from labelwise.training.recipe import load_recipe
 
 Status = Literal["new", "interrupted", "finished", "failed"]

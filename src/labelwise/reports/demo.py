@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from PIL import Image
 
-from labelwise.report.html import Html, Section, join, tag, write_report
-from labelwise.report.overlay import data_uri, overlay
-from labelwise.report.svg import bar_chart, line_chart
+from labelwise.reports.html import Html, Section, join, tag, write_report
+from labelwise.reports.overlay import data_uri, overlay
+from labelwise.reports.svg import bar_chart, line_chart
 from labelwise.runtime.prediction import Prediction
 
 # (key of `labelwise evaluate --json`, what it says)

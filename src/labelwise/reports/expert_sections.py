@@ -14,10 +14,10 @@ import numpy as np
 
 from labelwise.analysis.experts import Doubles, ExpertUse, Merge, evenness, leaf_order
 from labelwise.core.errors import LabelwiseError
-from labelwise.report.figures import check_can_draw, names_as_written
-from labelwise.report.html import Html, Section, tag, write_report
-from labelwise.report.overlay import COLDEST, heat_colour
-from labelwise.report.svg import line_chart
+from labelwise.reports.figures import check_can_draw, names_as_written
+from labelwise.reports.html import Html, Section, tag, write_report
+from labelwise.reports.overlay import COLDEST, heat_colour
+from labelwise.reports.svg import line_chart
 
 _NAMES, _CELLS, _TREE = 22.0, 62.0, 14.0  # percent of the width: names, cells, and the tree behind them
 _ROW = 18  # height in pixels

@@ -22,11 +22,11 @@ from labelwise.analysis.quality import label_issues
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.inspect import inspect
-from labelwise.report import compare_sections as several
-from labelwise.report import curve_sections as curves
-from labelwise.report import image_sections as pictures_of
-from labelwise.report import run_sections as single
-from labelwise.report.html import Html, Script, Section, join, percent, tag, write_report
+from labelwise.reports import compare_sections as several
+from labelwise.reports import curve_sections as curves
+from labelwise.reports import image_sections as pictures_of
+from labelwise.reports import run_sections as single
+from labelwise.reports.html import Html, Script, Section, join, percent, tag, write_report
 from labelwise.training.run import Run, open_runs
 from labelwise.training.settings import settings_of, sweeps
 

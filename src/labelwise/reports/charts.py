@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.report.html import Html, join, tag
-from labelwise.report.svg import Axes, Point, cut, figure, look_of, span, ticks
+from labelwise.reports.html import Html, join, tag
+from labelwise.reports.svg import Axes, Point, cut, figure, look_of, span, ticks
 
 _NAMES, _WIDE = 24.0, 62.0  # percent of the width: names, and the plot; the rest is for numbers
 _ROW = 21  # height in pixels

@@ -9,9 +9,9 @@ from typing import Any
 from labelwise.analysis.compare import Comparison, best_in, improved_pairs
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.evaluation import Difference
-from labelwise.report.charts import Whisker, difference_chart, interval_chart, signed
-from labelwise.report.html import Html, Section, count, join, percent, table, tag, with_interval
-from labelwise.report.svg import line_chart, scatter_chart
+from labelwise.reports.charts import Whisker, difference_chart, interval_chart, signed
+from labelwise.reports.html import Html, Section, count, join, percent, table, tag, with_interval
+from labelwise.reports.svg import line_chart, scatter_chart
 from labelwise.training.settings import SEED, Line, differing, seed_groups, short
 
 SHOWN = 30  # labels in a chart of differences: those that differ most

@@ -9,9 +9,9 @@ import numpy as np
 
 from labelwise.analysis.curves import CoOccurrence, common_threshold, precision_recall_curve, reliability
 from labelwise.analysis.measured import MeasuredRun
-from labelwise.report.charts import heat_map, small_curves
-from labelwise.report.html import Html, Section, join, percent, table, tag
-from labelwise.report.svg import Axes, figure, legend, line_chart, mark, path_of
+from labelwise.reports.charts import heat_map, small_curves
+from labelwise.reports.html import Html, Section, join, percent, table, tag
+from labelwise.reports.svg import Axes, figure, legend, line_chart, mark, path_of
 
 _CURVES = 24  # labels
 _TOO_FAR = 0.05  # calibration error: scores are no probabilities any more
