@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md from benchmarks/results/*.json.
+"""Write the tables of docs/research/performance.md from benchmarks/results/*.json.
 
 python -m benchmarks.speed all --out benchmarks/results && python benchmarks/performance_page.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.speed.report import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+PAGE, RESULTS = ROOT / "docs" / "research" / "performance.md", ROOT / "benchmarks" / "results"
 # <!-- bench: NAME --> … <!-- end -->: what stands between is written by this script
 SECTION = re.compile(r"(?P<start><!-- bench: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/study.md from docs/results/voc-tuning.json and docs/results/voc-study.json.
+"""Write the tables of docs/research/study.md from docs/results/voc-tuning.json and docs/results/voc-study.json.
 
 python benchmarks/study_page.py
 """
@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE, RESULTS = DOCS / "study.md", DOCS / "results"
+PAGE, RESULTS = DOCS / "research" / "study.md", DOCS / "results"
 HEADS_BY_LABEL = ("hsq", "q2l", "ml-decoder-k20", "transformer-decoder", "csra", "gap")
 NOT_TRIED = ("row", "seed", "seconds", "mAP")  # the other columns of a trial are its settings
 # <!-- study: NAME --> … <!-- end -->: what stands between is written by this script

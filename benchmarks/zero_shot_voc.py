@@ -38,7 +38,7 @@ RECIPE = ROOT / "recipes" / "zero-shot" / "voc.yaml"
 NOISE, RANDOM = 0.2, 4  # of the recipe, and a quarter as many random queries as there are seen labels
 
 PLAIN: dict[str, Any] = {"model.options.query_noise": 0.0, "model.options.random_queries": 0}
-# HSQ as in the study (docs/study.md): at ML-Decoder's rate one of three trainings fails on the seen labels already.
+# HSQ as in docs/research/study.md: at ML-Decoder's rate one of three trainings fails on the seen labels already.
 HSQ: dict[str, Any] = PLAIN | {
     "model.head": "hsq",
     "model.options.gate_weights": "query",

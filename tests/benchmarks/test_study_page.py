@@ -1,4 +1,4 @@
-"""docs/study.md: its tables are those of the results, and the results can be true."""
+"""docs/research/study.md: its tables are those of the results, and the results can be true."""
 
 from __future__ import annotations
 

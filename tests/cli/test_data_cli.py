@@ -108,7 +108,7 @@ def test_in_a_real_process(tmp_path: Path) -> None:
 
 
 def test_the_snippets_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "data-tools.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "data-tools.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(snippets) == 2
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`labelwise explain` beyond the picture of attention, and every command and snippet of docs/explain.md."""
+"""`labelwise explain` beyond the picture of attention, and every command and snippet of docs/guides/explain.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explain.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "explain.md"
 
 
 @pytest.fixture(scope="module")

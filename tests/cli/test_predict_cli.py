@@ -205,9 +205,9 @@ def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytes
 def test_the_page_about_predicting_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command and snippet of docs/predict.md, on a model that is small and untrained."""
+    """Every command and snippet of docs/guides/predict.md, on a model that is small and untrained."""
     pytest.importorskip("matplotlib")
-    page = (Path(__file__).resolve().parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "predict.md").read_text(encoding="utf-8")
     labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
     create_model("resnet10t", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
     bundled = SimpleNamespace(default_model=lambda: tmp_path / "demo" / "hsq")
@@ -232,5 +232,5 @@ def test_the_page_about_predicting_runs_as_it_stands(
     assert len(snippets) == 7
     names: dict[str, object] = {}
     for snippet in snippets:
-        exec(compile(snippet, "docs/predict.md", "exec"), names)
+        exec(compile(snippet, "docs/guides/predict.md", "exec"), names)
     assert Image.open("best.jpg").size == (48, 48)

@@ -1,4 +1,4 @@
-"""The Python of docs/data.md runs, top to bottom, as it stands there."""
+"""The Python of docs/reference/data-formats.md runs, top to bottom, as it stands there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def test_the_snippets_of_the_data_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "data.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "data-formats.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The snippets of docs/evaluation.md give what the page says, and its commands are ones that exist."""
+"""The snippets of docs/guides/evaluation.md give what the page says, and its commands are ones that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labelwise.cli import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md"
 
 
 def test_snippets_of_the_page() -> None:

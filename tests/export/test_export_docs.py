@@ -1,4 +1,4 @@
-"""Every command and snippet of docs/export.md, on a model that is small and untrained."""
+"""Every command and snippet of docs/guides/export.md, on a model that is small and untrained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labelwise.cli import main
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -35,4 +35,4 @@ def test_the_page_runs_as_it_stands(
     assert "in INT8" in said
     names: dict[str, object] = {}
     for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(snippet, "docs/export.md", "exec"), names)
+        exec(compile(snippet, "docs/guides/export.md", "exec"), names)

@@ -1,11 +1,11 @@
-"""The snippet and the sizes of docs/feature-cache.md are right."""
+"""The snippet and the sizes of docs/guides/feature-cache.md are right."""
 
 from __future__ import annotations
 
 import doctest
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "feature-cache.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "feature-cache.md"
 
 
 def test_snippets_of_the_page() -> None:

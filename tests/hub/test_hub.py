@@ -208,7 +208,7 @@ def test_to_the_hub_and_back_over_http(run: Path, tmp_path: Path) -> None:
 
 def test_python_in_the_page_about_the_hub_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).resolve().parents[2] / "docs" / "hub.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "hub.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:

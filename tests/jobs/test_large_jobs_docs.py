@@ -1,4 +1,4 @@
-"""docs/large-jobs.md: its commands, its Python, and the numbers of its example."""
+"""docs/guides/large-jobs.md: its commands, its Python, and the numbers of its example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "large-jobs.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "large-jobs.md").read_text(encoding="utf-8")
 
 
 def run_page(place: Path, monkeypatch: pytest.MonkeyPatch, commands: list[str]) -> None:
@@ -41,10 +41,10 @@ def test_the_page_runs_as_it_stands(
     assert len(snippets) == 2
     names: dict[str, object] = {}
     for snippet, output in snippets:
-        exec(compile(snippet, "docs/large-jobs.md", "exec"), names)
+        exec(compile(snippet, "docs/guides/large-jobs.md", "exec"), names)
         said = capsys.readouterr().out
         if output:
-            assert said == output, "the example in docs/large-jobs.md is not what its code prints: copy the new lines"
+            assert said == output, "the page is not what its code prints: copy the new lines"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The snippets of docs/losses.md give what the page says."""
+"""The snippets of docs/reference/losses.md give what the page says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def test_snippets_of_the_page() -> None:
-    page = Path(__file__).parents[2] / "docs" / "losses.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "losses.md"
     results = doctest.testfile(str(page), module_relative=False)
     assert results.attempted >= 6
     assert results.failed == 0

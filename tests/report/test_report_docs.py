@@ -1,4 +1,4 @@
-"""docs/report.md: its snippets run and its commands parse."""
+"""docs/guides/report.md: its snippets run and its commands parse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import App
 
 from labelwise.cli.report import report
 
-PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "report.md"
 
 
 def test_python_in_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

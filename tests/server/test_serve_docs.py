@@ -14,7 +14,7 @@ import pytest
 from labelwise.cli.serve import serve
 from serving_kit import RunningServer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str, server: RunningServer) -> list[str]:

@@ -12,7 +12,7 @@ from cyclopts import App
 from labelwise.cli.sweep import sweep
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("sweep.md", "hsq-figures.md"))
+PAGES = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("guides/sweep.md", "research/hsq-figures.md"))
 COMMANDS = re.findall(r"^    labelwise sweep (.*)$", PAGES, re.MULTILINE)
 
 

@@ -108,8 +108,8 @@ def counted(name: str) -> Complexity:
 
 def test_all_experiments_are_there_and_listed() -> None:
     assert set(NAMES) == {*EXPERIMENTS, "own-photos", "sample", "zero-shot/voc"}
-    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
-    assert set(re.findall(r"\]\(\.\./recipes/(\S+)\.yaml\)", page)) == set(NAMES)
+    page = (ROOT / "docs" / "reference" / "recipes.md").read_text("utf-8")
+    assert set(re.findall(r"\]\(\.\./\.\./recipes/(\S+)\.yaml\)", page)) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,7 +140,7 @@ def test_hsq_appendix_a3(name: str) -> None:
     optimizer = recipe.optimizer
     assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adam", 1e-4, 1e-2)
     assert (optimizer.betas, recipe.epochs) == ((0.9, 0.9999), 100)
-    # Adam's decay is part of the gradient: next to an averaged loss nothing else would be learned (docs/recipes.md).
+    # Adam adds the decay to the gradient, which would swamp an averaged loss (docs/reference/recipes.md).
     assert recipe.loss.options["reduction"] == "sum"
 
 

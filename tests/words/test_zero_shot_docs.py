@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "zero-shot.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "zero-shot.md"
 
 
 def test_python_in_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

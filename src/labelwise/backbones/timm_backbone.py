@@ -96,7 +96,7 @@ class Backbone(nn.Module):
         """Its first layers stay as they are in training: they see edges and textures, which all photos have.
 
         Batch norms behind them learn weights, but keep the statistics that the weights before them were trained with:
-        those of small batches are so different that they cost more than the training wins (docs/study.md).
+        those of small batches are so different that they cost more than the training wins (docs/research/study.md).
         """
         for parameter in early_parameters(self.model):
             parameter.requires_grad_(False)

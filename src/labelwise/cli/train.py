@@ -39,7 +39,7 @@ def train(
     out
         Folder of the run: model, recipe, metrics, checkpoints and log go there.
     data
-        Photos and labels: a path, format:path or format:path?option=value (docs/data.md).
+        Photos and labels: a path, format:path or format:path?option=value (docs/reference/data-formats.md).
     recipe
         A YAML file with all settings; flags and --set change single ones.
     head

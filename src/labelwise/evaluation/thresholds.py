@@ -144,7 +144,7 @@ def fit_config(
 ) -> Fit:
     """Fit what is asked for on logits [M, N] and targets [M, N]; `thresholds` is a rule: f1, precision=0.9, recall=0.8.
 
-    `temperature` brings the offset along (docs/evaluation.md). Both come first, because thresholds are scores.
+    `temperature` brings the offset along (docs/guides/evaluation.md). Both come first, because thresholds are scores.
     Thresholds that a model has already and that are not fitted anew are moved along, so that they decide as before.
     """
     fallback: tuple[str, ...] = ()

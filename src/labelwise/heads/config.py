@@ -24,7 +24,7 @@ class TokensConfig(Config):
     positions: Literal["none", "input", "keys"] = "none"
     encoder_layers: NonNegativeInt = 0  # N_e
     # Ours, not the papers': the share of tokens that a training step leaves out, others for each image. Half of them do
-    # as well as all and take half the time (docs/study.md)
+    # as well as all and take half the time (docs/research/study.md)
     token_dropout: Probability = 0.0
 
 
@@ -81,7 +81,7 @@ class ExpertsConfig(Config):
     gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
     # How linear experts start; the paper does not say. alike: one random map and small differences, so that the gates'
     # average of n_t + n_s experts is a signal from the first step on, however many there are; independent: in that
-    # average their signals cancel out at first, which costs points where steps are few (docs/study.md)
+    # average their signals cancel out at first, which costs points where steps are few (docs/research/study.md)
     expert_start: Literal["alike", "independent"] = "alike"
     expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
     activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"

@@ -57,5 +57,5 @@ def require_word_head(config: HeadConfig, what: str) -> None:
         head = "--head ml-decoder " if "head=ml-decoder" in bound else ""
         raise LabelwiseError(
             f"{what} needs a head that takes any labels; train one on your photos with {head}{options} "
-            "--set model.words=package:glove-50d (docs/zero-shot.md)"
+            "--set model.words=package:glove-50d (docs/guides/zero-shot.md)"
         )

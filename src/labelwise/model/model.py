@@ -81,7 +81,7 @@ class LabelModel(nn.Module, ModelHubMixin):
     def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
         """A model for other labels, in any number and order, that shares this one's backbone and weights.
 
-        It is for heads that work on words (docs/zero-shot.md). Labels that this model knows keep their word vectors and
+        For heads that work on words (docs/guides/zero-shot.md). Labels that it knows keep their word vectors and
         thresholds; vectors of new ones come from the model's source of words, or all [N, d_w] are given; their
         threshold is the median of the fitted ones.
         """
@@ -115,7 +115,7 @@ class LabelModel(nn.Module, ModelHubMixin):
             if self.config.words is None:
                 raise LabelwiseError(
                     f"this model does not know where its word vectors came from: give those of {new[0]!r} and all "
-                    "other labels as word_vectors, or create it with words=… (docs/zero-shot.md)"
+                    "other labels as word_vectors, or create it with words=… (docs/guides/zero-shot.md)"
                 )
             found = open_words(self.config.words).vectors(new).to(self.head.word_vectors)
             vectors |= dict(zip(new, found, strict=True))
@@ -188,7 +188,7 @@ def create_model(
     `weights` of the backbone: "auto" (an installed package that carries them, else timm's hub), "hub", "package", the
     path of a file, or "none" for random ones; `drop_path` is the rate of its stochastic depth in training.
     `head_options` change any part of the head. Heads with word queries take `words`, the source of the labels' vectors
-    (docs/zero-shot.md), or the vectors themselves as `word_vectors` [N, d_w]; `label_slot` [N] says which labels
+    (docs/guides/zero-shot.md), or the vectors themselves as `word_vectors` [N, d_w]; `label_slot` [N] says which labels
     share a query.
 
     >>> model = create_model("resnet10t", "ml-decoder", ["cat", "dog", "sofa"], weights="none", dim=32)

@@ -46,9 +46,9 @@ class ModelRecipe(Config):
     drop_path: Share = 0.0  # stochastic depth: the chance to leave out the backbone's last block in a training step
     head: str = "hsq"
     options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
-    words: WordsConfig | None = None  # where the labels' word vectors come from, for word queries (docs/zero-shot.md)
+    words: WordsConfig | None = None  # source of word vectors, for word queries (docs/guides/zero-shot.md)
     # which labels share a query, where there are fewer queries than labels: dealt at random, by the meaning of their
-    # names (needs words), or by how often they occur in the same training images (docs/many-labels.md)
+    # names (needs words), or by how often they occur in the same training images (docs/guides/many-labels.md)
     grouping: Literal["random", "words", "co-occurrence"] = "random"
     task: Literal["multi-label", "single-label"] = "multi-label"
     # backbone: its features are computed once and cached; early: all but its last layers (layers.py) stay as they are

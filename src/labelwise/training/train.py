@@ -64,7 +64,7 @@ def check(recipe: Recipe) -> None:
     head = with_options(preset(model.head), model.options, f"head {model.head!r}")
     if uses_words(head) and model.words is None:
         raise LabelwiseError(
-            "this head needs the labels' word vectors: --set model.words=package:glove-50d or FILE (docs/zero-shot.md)"
+            "this head needs word vectors: --set model.words=package:glove-50d or FILE (docs/guides/zero-shot.md)"
         )
     softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
     if softmax and model.options.get("random_queries"):

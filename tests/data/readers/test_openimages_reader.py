@@ -87,7 +87,7 @@ def test_only_some_images_are_downloaded(folder: Path) -> None:
 
 
 def test_memory_per_line(tmp_path: Path) -> None:
-    """The real file has 60 million lines; docs/data.md states this bound."""
+    """The real file has 60 million lines; docs/reference/data-formats.md states this bound."""
     images, per_image, classes = 10_000, 7, 500
     lines = (
         f"{image * 7919:016x},verification,/m/{(image * 31 + n * 71) % classes:04d},{n % 2}\n"
