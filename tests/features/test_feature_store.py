@@ -151,7 +151,7 @@ def test_a_full_disk(table: LabelTable, backbone: Counting, tmp_path: Path) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert shards(tmp_path / "c") == before
-    assert not list(tmp_path.glob("c/*/*.unfinished"))
+    assert not list(tmp_path.glob("c/*/*.part"))
     _, seen = build(table, backbone, tmp_path / "c")
     assert seen == 2 * (IMAGES - 4)
 
@@ -204,7 +204,7 @@ def test_a_killed_build_goes_on_and_two_at_once_share_the_work(
     assert killed.exitcode == -signal.SIGKILL
     finished = len(shards(folder))
     assert 2 <= finished < 6
-    leftover = shards(folder)[0].parent / "0123.unfinished"  # as if it had been killed while writing
+    leftover = shards(folder)[0].parent / ".0123.part"  # as if it had been killed while writing
     leftover.write_bytes(b"half of a shard")
 
     backbone.seconds, backbone.calls.value = 0.2, 0

@@ -70,7 +70,7 @@ def test_saving_over_a_model_replaces_it_and_spares_other_folders(tmp_path: Path
     assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"x")
-    with pytest.raises(LabelwiseError, match="is no model folder"):
+    with pytest.raises(LabelwiseError, match="is not a model folder"):
         small_model("gap").save(tmp_path / "photos")
     assert (tmp_path / "photos" / "a.jpg").exists()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelwise.analysis.experts import ExpertUse
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write, sha256
 from labelwise.data.images import BadImage
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
@@ -64,11 +63,9 @@ def predict_once(
 
 def fingerprint(run: Run, images: Sequence[str]) -> str:
     """The same for the same weights, architecture and list of images; temperature and thresholds come later."""
-    with (run.model / WEIGHTS).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
     config = run.config.model_dump(mode="json", exclude={"temperature", "offset", "thresholds", "results"})
-    digest.update(json.dumps([FORMAT, config, list(images)], sort_keys=True).encode())
-    return digest.hexdigest()[:32]
+    about = json.dumps([FORMAT, config, list(images)], sort_keys=True)
+    return sha256(run.model / WEIGHTS, about).hexdigest()[:32]
 
 
 def file_stamps(images: Sequence[str]) -> NDArray[np.int64]:
@@ -131,7 +128,6 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
 
 
 def _write(path: Path, stored: StoredPredictions, stamps: NDArray[np.int64]) -> None:
-    """First beside its place: what is there is always whole."""
     about = {
         "complexity": stored.complexity,
         "bad_images": [list(bad) for bad in stored.predictions.bad_images],
@@ -139,10 +135,9 @@ def _write(path: Path, stored: StoredPredictions, stamps: NDArray[np.int64]) -> 
         "shared_experts": stored.experts.shared_experts if stored.experts else 0,
         "expert_images": stored.experts.images if stored.experts else 0,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(suffix=".npz", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+
+    def write(draft: Path) -> None:
+        with draft.open("wb") as file:  # numpy would add a suffix to a path
             np.savez_compressed(
                 file,
                 logits=stored.predictions.logits,
@@ -151,9 +146,8 @@ def _write(path: Path, stored: StoredPredictions, stamps: NDArray[np.int64]) -> 
                 gates=stored.experts.weights if stored.experts else np.zeros(0),
                 about=np.array(json.dumps(about)),
             )
-        os.replace(fresh, path)
-    finally:
-        Path(fresh).unlink(missing_ok=True)
+
+    atomic_write(path, write)
 
 
 def _read(path: Path, stamps: NDArray[np.int64]) -> StoredPredictions | None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from labelwise.cli.common import say
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
     from labelwise.data.inspect import Pair, Report
@@ -70,7 +71,7 @@ def inspect(
     if json_file:
         text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
         # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
-        json_file.write_text(text, encoding="utf-8", errors="backslashreplace")
+        atomic_write(json_file, text.encode("utf-8", "backslashreplace"))
     if picture:
         save_picture(report, picture)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from labelwise.core.files import atomic_write
+
 # A head for 13 labels on frozen EfficientNet-Lite0 features: small enough for two cores, and pip carries the weights.
 _COMMON = {
     "model.backbone": "tf_efficientnet_lite0",
@@ -62,7 +64,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         models[name] = train(recipe, run, overwrite=True)
         measured[name] = evaluate(models[name], test, bootstrap=0).as_dict()
         curves[name] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        (run / "test.json").write_text(json.dumps(measured[name], indent=1) + "\n")
+        atomic_write(run / "test.json", json.dumps(measured[name], indent=1) + "\n")
         scores = "  ".join(f"{key} {measured[name][key]:.1f}" for key in ("mAP", "CF1", "OF1"))
         console.print(f"{name} on {len(test)} test pictures: {scores}", style="bold", highlight=False)
     console.rule("5  predicting and writing the report")

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from labelwise.cli.common import say
 from labelwise.core.errors import LabelwiseError, shortened
+from labelwise.core.files import atomic_write
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, unseen_labels
 from labelwise.data.table import LabelTable
@@ -185,7 +186,7 @@ def _fit(
 def _write(result: dict[str, Any], json_file: Path | None) -> None:
     if json_file:
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        json_file.write_text(text + "\n", encoding="utf-8")
+        atomic_write(json_file, text + "\n")
 
 
 def _check_arguments(

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from labelwise.cli.common import say
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
@@ -150,7 +151,7 @@ def _check(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         content = {"model": model, "data": data, "split": split, **result.as_dict()}
-        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        atomic_write(out, json.dumps(content, indent=1) + "\n")
     say(str(result))
 
 

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 from xml.sax.saxutils import escape
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import write_whole
+from labelwise.core.files import atomic_write
 from labelwise.data.convert import relative_place
 from labelwise.data.readers.records import PREDICTION_COLUMNS
 
@@ -258,7 +258,7 @@ class SidecarWriter:
         if prediction.error is not None:
             return
         text = self._text(prediction, labels)
-        write_whole(self.place(str(prediction.image)), text.encode("utf-8", "backslashreplace"))
+        atomic_write(self.place(str(prediction.image)), text.encode("utf-8", "backslashreplace"))
 
     def _text(self, prediction: Prediction, labels: dict[str, float]) -> str:
         if self._kind == "txt":

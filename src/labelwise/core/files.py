@@ -1,43 +1,100 @@
-"""Files that are there as a whole or not at all, whenever the process or the machine stops."""
+"""Files and folders that are complete or absent whenever the process or the machine stops, locks, and digests."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import threading
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 
-def follow_umask(path: Path) -> None:
-    """Give a file the permissions of an ordinary new one; safetensors and temporary files keep others out."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
+    """Write a file so that a reader sees all of the new content or all of the old.
 
+    The content goes to a file beside the target, to the disk, and then gets the target's name. What a killed process
+    leaves behind starts with a dot and ends in `.part`. A link is followed; a device or pipe is written directly.
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename; what a killed process leaves behind starts with a dot and ends in .part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    Args:
+        path: The file; missing folders are created.
+        content: Bytes, text (written as UTF-8), or a function that writes the file whose path it is given.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "new" / "a.txt"
+    >>> atomic_write(file, "one\\n")
+    >>> atomic_write(file, lambda draft: draft.write_text("two"))
+    >>> file.read_text(), len(list(file.parent.iterdir()))
+    ('two', 1)
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file() and not target.is_dir():  # /dev/stdout cannot be replaced
+        return _fill(target, content)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The name may be as long as the file system allows: only its beginning is repeated.
+    draft = target.with_name(f".{target.name[:40]}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
+        draft.touch()
+        mode = draft.stat().st_mode  # what the umask allows; safetensors would keep everybody else out
+        _fill(draft, content)
+        draft.chmod(mode)
+        with draft.open("rb") as file:
             os.fsync(file.fileno())  # or a power cut could leave the new name on an empty file
-        os.replace(unfinished, path)
+        os.replace(draft, target)
     finally:
-        unfinished.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
-def cache_folder() -> Path:
-    """The folder that the variable LABELWISE_CACHE names, else ~/.cache/labelwise."""
-    named = os.environ.get("LABELWISE_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "labelwise"
+def _fill(file: Path, content: bytes | str | Callable[[Path], object]) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def replace_folder(
+    folder: Path, write: Callable[[Path], None], *, replaced: Callable[[str], bool] = lambda name: True
+) -> None:
+    """Let `write` fill a new folder beside the target, then swap the two.
+
+    Args:
+        folder: The target; a link is followed.
+        write: Fills the folder it is given. If it raises, the target stays as it was.
+        replaced: Whether an entry of the old folder, by its name, belongs to what is replaced. Other entries, such as
+            notes that somebody put there, move to the new folder.
+    """
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.with_name(f".{folder.name[:40]}-{uuid.uuid4().hex[:8]}")
+    old = fresh.with_name(fresh.name + "-old")
+    fresh.mkdir()
+    try:
+        write(fresh)
+        if folder.exists():
+            os.replace(folder, old)
+        try:
+            os.replace(fresh, folder)
+        except OSError:
+            if old.exists():
+                os.replace(old, folder)
+            raise
+        if old.exists():
+            for path in old.iterdir():
+                if not replaced(path.name):
+                    os.replace(path, folder / path.name)
+            shutil.rmtree(old)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def lock(file: IO[str], *, wait: bool) -> bool:
-    """Until the file is closed nobody else gets the lock. False where there are no locks; BlockingIOError if another
-    process has it and we do not `wait`."""
+    """Lock an open file against other processes, until it is closed or the process ends.
+
+    Returns False on a system or a file system without locks. Raises BlockingIOError if another process has the lock
+    and we do not `wait`. Not flock: forked workers would inherit it and keep it after this process has died.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -49,3 +106,26 @@ def lock(file: IO[str], *, wait: bool) -> bool:
     except OSError:  # a file system without locks
         return False
     return True
+
+
+def cache_folder() -> Path:
+    """The folder that the environment variable LABELWISE_CACHE names, else ~/.cache/labelwise."""
+    named = os.environ.get("LABELWISE_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "labelwise"
+
+
+def sha256(*parts: str | bytes | memoryview | Path) -> hashlib._Hash:
+    """The digest of all parts, one after the other; of a Path, the content of the file.
+
+    >>> sha256("ab", b"c").hexdigest() == sha256("abc").hexdigest()
+    True
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            with part.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+        else:
+            digest.update(part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part)
+    return digest

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
-from labelwise.core.files import follow_umask
+from labelwise.core.files import atomic_write
 from labelwise.data.readers.base import is_image
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
@@ -42,21 +41,14 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
     rows = (
         _column_rows(table, file.parent) if columns else _name_rows(table, file.parent, as_text=kind in ("csv", "tsv"))
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    os.close(handle)
     try:
         if kind == "parquet":
-            _write_parquet(rows, temporary)
+            atomic_write(file, lambda draft: _write_parquet(rows, draft))
         else:
-            _write_text(rows, temporary, kind)
-        follow_umask(Path(temporary))
-        os.replace(temporary, file)  # a reader sees the whole file or none
+            atomic_write(file, lambda draft: _write_text(rows, draft, kind))
     except UnicodeEncodeError as error:
         name = error.object[max(0, error.start - 60) : error.end + 20].splitlines()[-1]
         raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def lost_labels(table: LabelTable) -> list[str]:
@@ -121,8 +113,8 @@ def _column_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
         yield _place(table, row, folder) | dict(zip(table.labels, table.target(row).tolist(), strict=True))
 
 
-def _write_text(rows: Iterator[dict[str, Any]], path: str, kind: str) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
+def _write_text(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         if kind == "jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
@@ -134,7 +126,7 @@ def _write_text(rows: Iterator[dict[str, Any]], path: str, kind: str) -> None:
             writer.writerow(row)
 
 
-def _write_parquet(rows: Iterator[dict[str, Any]], path: str) -> None:
+def _write_parquet(rows: Iterator[dict[str, Any]], path: Path) -> None:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -238,7 +230,7 @@ def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
             content["annotations"].append({"id": number, "image_id": row + 1, "category_id": column + 1, "iscrowd": 0})
         _put(table.images[row], folder / (split or "images") / names[row])
     for split, content in contents.items():
-        (folder / "annotations" / f"instances_{split or 'all'}.json").write_text(json.dumps(content), encoding="utf-8")
+        atomic_write(folder / "annotations" / f"instances_{split or 'all'}.json", json.dumps(content))
     lost = [split for split in contents if split_of_file(Path(f"instances_{split or 'all'}.json")) != split]
     notes = [f"the split {split!r} is not read back: its name is no usual one" for split in lost]
     empty = sum(not table.present(row) for row in range(len(table)))

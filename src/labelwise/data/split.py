@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import defaultdict
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import sha256
 from labelwise.data.table import PRESENT, LabelTable
 
 # How a caller shows progress: gets the items, what is done with them and how many there are, and gives the items back.
@@ -37,13 +37,8 @@ def duplicate_groups(paths: Sequence[str], track: Track = quietly) -> list[list[
     by_content: dict[bytes, list[int]] = defaultdict(list)
     for place in track(candidates, "Comparing files of equal size", len(candidates)):
         with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
-            by_content[_digest(paths[place])].append(place)
+            by_content[sha256(Path(paths[place])).digest()].append(place)
     return sorted(sorted(places) for places in by_content.values() if len(places) > 1)
-
-
-def _digest(path: str) -> bytes:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 DEFAULT_FRACTIONS = {"train": 0.8, "val": 0.1, "test": 0.1}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import cache_folder, write_whole
+from labelwise.core.files import atomic_write, cache_folder, sha256
 from labelwise.engines.convert import FILES, TorchEngine, convert, open_file
 from labelwise.model.model import LabelModel
 from labelwise.runtime.sessions import (
@@ -34,13 +33,13 @@ from labelwise.runtime.sessions import (
 )
 
 
-def add_network(digest: hashlib._Hash, network: nn.Module) -> None:
-    """Make `digest` depend on every module with its options and on every weight."""
-    digest.update(repr(network).encode())
+def network_parts(network: nn.Module) -> Iterator[str | memoryview]:
+    """For a digest that depends on every module with its options and on every weight."""
+    yield repr(network)
     # Not the state dict: it leaves out the buffers that are not saved.
     for name, tensor in chain(network.named_parameters(), network.named_buffers()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        yield f"{name} {tensor.dtype} {list(tensor.shape)}\n"
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 FORMAT = 1  # to be raised whenever the same network would be converted to another file
@@ -144,8 +143,7 @@ def _converted(module: nn.Module, family: Family, place: Path, size: int, batch_
 def _place(module: nn.Module, size: int) -> Path:
     """The folder of everything about one network, named by its weights and by what decides how it is converted."""
     versions = [_version(name) for name in ("torch", "onnxscript")]
-    digest = hashlib.sha256(f"engines {FORMAT} {size} {versions}".encode())
-    add_network(digest, module)
+    digest = sha256(f"engines {FORMAT} {size} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
 
 
@@ -153,7 +151,7 @@ def _machine() -> str:
     """What a measured speed depends on beside the network."""
     versions = [_version(name) for name in ("torch", "onnxruntime", "openvino")]
     facts = [platform.machine(), _processor(), thread_count(), *versions]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return sha256(json.dumps(facts)).hexdigest()[:16]
 
 
 def _processor() -> str:
@@ -178,4 +176,4 @@ def _noise(batch: int, size: int) -> Any:
 def _write(path: Path, text: str) -> None:
     """All of it or nothing, as two processes may be measuring. Where nothing can be written, nothing is remembered."""
     with suppress(OSError):
-        write_whole(path, text.encode())
+        atomic_write(path, text)

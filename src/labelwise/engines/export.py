@@ -11,7 +11,7 @@ import numpy as np
 from labelwise.core.errors import LabelwiseError
 from labelwise.engines.convert import STRIDE, TorchEngine, convert, open_file, takes_other_sizes
 from labelwise.engines.quantize import Calibration, quantize
-from labelwise.model.folder import replace_folder
+from labelwise.model.folder import replace_model_folder
 from labelwise.model.model import LabelModel
 from labelwise.runtime.exported import CONFIG, ExportConfig, ExportFormat, config_text, find_export
 from labelwise.runtime.sessions import TOLERANCE, Engine, Family, Floats, relative_difference
@@ -63,7 +63,7 @@ def export_model(
             about = about.model_copy(update={"mean_average_precision": scores})
         (folder / CONFIG).write_text(config_text(about, settings), encoding="utf-8")
 
-    replace_folder(out, write)
+    replace_model_folder(out, write)
     return about
 
 

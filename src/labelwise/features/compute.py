@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import sha256
 from labelwise.data.images import BadImage, BadImageError, load_image
 from labelwise.loading.dataset import ImageDataset
 from labelwise.runtime.sessions import Engine
@@ -33,7 +33,7 @@ def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[b
 
     def digest(row: int) -> bytes | BadImage:
         try:
-            return hashlib.sha256(_content(images.table.images[row])).digest()
+            return sha256(_content(images.table.images[row])).digest()
         except BadImageError as error:
             return BadImage(row, error.path, error.reason)
 
@@ -121,7 +121,7 @@ class _Decoded(Dataset[tuple[Picture, Tensor] | BadImage]):
             image = self.images.transform(load_image(data, at_least=self.images.at_least))
         except BadImageError as error:
             return BadImage(row, path, error.reason)  # a value: torch would make a page of an exception
-        return Picture(row, hashlib.sha256(data).digest()), image
+        return Picture(row, sha256(data).digest()), image
 
 
 def _collate(items: list[tuple[Picture, Tensor] | BadImage]) -> tuple[list[Picture], Tensor, list[BadImage]]:

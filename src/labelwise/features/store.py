@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -24,12 +23,13 @@ from torch import Tensor, nn
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import lock
+from labelwise.core.files import atomic_write, lock, sha256
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.engines.choose import add_network
+from labelwise.engines.choose import network_parts
 from labelwise.runtime.sessions import Family
 
-SUFFIX, UNFINISHED = ".safetensors", ".unfinished"
+SUFFIX = ".safetensors"
+LEFTOVERS = (".*.part", "*.unfinished")  # the latter from before `atomic_write`
 KEY_BYTES = 33  # SHA-256 of the picture's file, then 1 if the picture was mirrored, else 0
 
 
@@ -62,16 +62,10 @@ def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor)
         "maps": maps,
     }
     name = uuid.uuid4().hex  # builders never meet in a name, not even where file locks do not work
-    unfinished = folder / (name + UNFINISHED)
+    content = save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)})
     try:
-        with unfinished.open("xb") as file:
-            file.write(save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, folder / (name + SUFFIX))
-        _sync_folder(folder)
+        atomic_write(folder / (name + SUFFIX), content)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise LabelwiseError(
             f"cannot write the feature cache in {str(folder)!r} ({error.strerror}); what was finished before is kept. "
             "Free some space, or set LABELWISE_CACHE to a folder on another disk."
@@ -104,15 +98,6 @@ def _checksum(fingerprint: str, key: bytes, one: Tensor) -> int:
     """Over everything that gives the bytes of a map [H, W, C] their meaning, and the bytes."""
     meaning = f"{fingerprint} {one.dtype} {list(one.shape)} ".encode() + key
     return zlib.crc32(one.numpy().data, zlib.crc32(meaning))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name in the folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _log = logging.getLogger(__name__)
@@ -185,14 +170,14 @@ class Store:
                 _log.warning("feature cache: another process is filling %s; waiting for it", self.folder)
                 locked = lock(file, wait=True)
             if locked:
-                for path in self.folder.glob("*" + UNFINISHED):  # of a process that was killed
-                    path.unlink(missing_ok=True)
+                for pattern in LEFTOVERS:  # of a process that was killed
+                    for path in self.folder.glob(pattern):
+                        path.unlink(missing_ok=True)
             yield
 
     def _lock_file(self) -> IO[str]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "about.json").write_text(json.dumps(self.about, indent=1) + "\n", encoding="utf-8")
+            atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
             return (self.folder / "lock").open("a")
         except OSError as error:
             raise LabelwiseError(
@@ -280,6 +265,5 @@ def fingerprint(backbone: nn.Module, preprocessing: Preprocessing, family: Famil
     >>> len(before), before == fingerprint(layer, Preprocessing())
     (32, False)
     """
-    digest = hashlib.sha256(json.dumps(describe(backbone, preprocessing, family), sort_keys=True).encode())
-    add_network(digest, backbone)
-    return digest.hexdigest()[:32]
+    about = json.dumps(describe(backbone, preprocessing, family), sort_keys=True)
+    return sha256(about, *network_parts(backbone)).hexdigest()[:32]

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, in_evaluation, model_card, public_source
-from labelwise.model.folder import CARD, CONFIG, WEIGHTS, replace_folder
+from labelwise.model.folder import CARD, CONFIG, WEIGHTS, replace_model_folder
 from labelwise.training.run import Run, open_run
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -52,7 +52,7 @@ def prepare(
 
     if run.model.resolve() == Path(folder).resolve():
         raise LabelwiseError(f"{str(folder)!r} is the model itself; choose another folder")
-    replace_folder(Path(folder), write)
+    replace_model_folder(Path(folder), write)
     return Path(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from pydantic import Field
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import write_whole
+from labelwise.core.files import atomic_write, sha256
 from labelwise.jobs.parts import Part
 from labelwise.runtime.sessions import EngineName
 
@@ -111,16 +110,13 @@ class JobFolder:
 
     def _write(self, name: str, content: bytes) -> None:
         if self._is_local:
-            write_whole(Path(self._root) / name, content)
+            atomic_write(Path(self._root) / name, content)
         else:  # an object of a bucket appears when all of it has arrived
             self._system.pipe_file(f"{self._root}/{name}", content)
 
 
 def _listing(parts: Sequence[Part]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{part!r}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+    return sha256(*(f"{part!r}\n" for part in parts)).hexdigest()
 
 
 def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:

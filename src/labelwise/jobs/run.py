@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.core.files import cache_folder, write_whole
+from labelwise.core.files import atomic_write, cache_folder, sha256
 from labelwise.data.images import BadImageError, Encoded
 from labelwise.jobs.job import JobFolder, JobSettings, JobSummary
 from labelwise.jobs.parts import Part
@@ -129,17 +128,17 @@ class ModelFiles:
         >>> len(one.fingerprint), one.fingerprint == other.fingerprint
         (32, False)
         """
-        digest = hashlib.sha256()
-        for name, content in sorted(self.contents.items()):
-            digest.update(f"{name} {len(content)}\n".encode() + content)
-        return digest.hexdigest()[:32]
+        parts = (
+            part for name, content in sorted(self.contents.items()) for part in (f"{name} {len(content)}\n", content)
+        )
+        return sha256(*parts).hexdigest()[:32]
 
     def unpacked(self) -> Path:
         """A folder on this machine that holds them; written once, and shared by all workers."""
         folder = cache_folder() / "models" / self.fingerprint
         for name, content in self.contents.items():
             if not (folder / name).is_file():
-                write_whole(folder / name, content)
+                atomic_write(folder / name, content)
         return folder
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +18,7 @@ from torch import Tensor
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.backbones.weights import in_package
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import follow_umask
+from labelwise.core.files import atomic_write, replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
 
@@ -51,29 +48,11 @@ _IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not abo
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
-def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a new folder beside the target and swap the two when it is complete. Files that somebody has put
-    beside the model stay there."""
-    folder = folder.resolve()  # behind a link it is the target that is replaced
+def replace_model_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Replace a model folder atomically. Files that somebody has put beside the model stay there."""
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise LabelwiseError(f"{str(folder)!r} exists and is no model folder; choose another folder or empty it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        fresh.chmod(0o755)  # mkdtemp keeps others out, a model folder need not
-        write(fresh)
-        if folder.exists():
-            old = fresh.with_name(fresh.name + "-old")
-            os.replace(folder, old)
-            os.replace(fresh, folder)
-            for path in old.iterdir():
-                if path.name not in (CONFIG, CARD) and not path.name.startswith("model."):
-                    os.replace(path, folder / path.name)
-            shutil.rmtree(old)
-        else:
-            os.replace(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        raise LabelwiseError(f"{str(folder)!r} exists and is not a model folder; choose another folder or empty it")
+    replace_folder(folder, write, replaced=lambda name: name in (CONFIG, CARD) or name.startswith("model."))
 
 
 def write_files(
@@ -81,8 +60,7 @@ def write_files(
 ) -> None:
     """`backbone_in_package`: the state has no backbone, because an installed package has just the same (compact.py)."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    follow_umask(folder / WEIGHTS)
+    atomic_write(folder / WEIGHTS, lambda draft: save_file(tensors, draft, metadata={"format": "pt"}))
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
     content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
     if backbone_in_package:

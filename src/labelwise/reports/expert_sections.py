@@ -14,6 +14,7 @@ import numpy as np
 
 from labelwise.analysis.experts import Doubles, ExpertUse, Merge, evenness, leaf_order
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 from labelwise.reports.figures import check_can_draw, names_as_written
 from labelwise.reports.html import Html, Section, tag, write_report
 from labelwise.reports.overlay import COLDEST, heat_colour
@@ -197,7 +198,7 @@ def write_experts(use: ExpertUse, path: Path) -> None:
     check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
-        path.write_text(json.dumps(use.as_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        atomic_write(path, json.dumps(use.as_dict(), indent=1, ensure_ascii=False) + "\n")
     elif path.suffix.lower() == ".html":
         _write_page(use, path)
     else:

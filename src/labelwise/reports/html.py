@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from labelwise.core.files import write_whole
+from labelwise.core.files import atomic_write, sha256
 from labelwise.evaluation import Interval
 
 _VOID = {"img", "meta", "link", "br"}  # elements without an end tag
@@ -105,14 +104,14 @@ def write_report(
         main.append(tag("section", heading, intro, section.body, aria_labelledby=f"section-{number}"))
     body = tag("body", tag("main", *main), tag("footer", footer) if footer else None, _scripts(script, code))
     target = Path(path)
-    write_whole(target, join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n").encode())
+    atomic_write(target, join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n"))
     return target
 
 
 def _may_run(code: str | None) -> str:
     if code is None:
         return ""
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
+    digest = base64.b64encode(sha256(code).digest()).decode("ascii")
     return f"; script-src 'sha256-{digest}'"
 
 

@@ -21,6 +21,7 @@ from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs
 from labelwise.analysis.quality import label_issues
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.files import atomic_write
 from labelwise.data.inspect import inspect
 from labelwise.reports import compare_sections as several
 from labelwise.reports import curve_sections as curves
@@ -137,7 +138,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
     sections += [single.data_section(found, best), _recipes(measured)]
     numbers["data"]["problems"] = found.as_json()["problems"]
     write_csv(out / "labels.csv", [{"run": run.name, **row} for run in measured for row in single.label_rows(run)])
-    (out / NUMBERS).write_text(json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    atomic_write(out / NUMBERS, json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n")
     return write_report(
         out / PAGE,
         title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",

@@ -17,6 +17,7 @@ from statistics import mean, stdev
 from typing import Any, Literal
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.plan import PlannedRun, full_key
@@ -192,7 +193,7 @@ def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[s
     """results.csv and results.json, written anew after each run: an interrupted sweep has what it knows so far."""
     out.mkdir(parents=True, exist_ok=True)
     content = {"runs": list(rows), "over_seeds": list(summary)}
-    (out / "results.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    atomic_write(out / "results.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     with (out / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

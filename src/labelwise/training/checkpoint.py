@@ -4,7 +4,6 @@ moment leaves the previous one or the new one."""
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import follow_umask
+from labelwise.core.files import atomic_write
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -30,17 +29,10 @@ def last_checkpoint(run: Path) -> Path:
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    draft = path.with_suffix(".tmp")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, draft, metadata={"state": json.dumps(state)})
-        follow_umask(draft)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        atomic_write(path, lambda draft: save_file(plain, draft, metadata={"state": json.dumps(state)}))
     except (OSError, SafetensorError) as error:
-        draft.unlink(missing_ok=True)
         raise LabelwiseError(
             f"cannot write the checkpoint {str(path)!r} ({error}); the one before it stands. "
             "Free some space and continue with --resume"

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 from labelwise.heads import with_random_targets
 from labelwise.heads.weights import GateMeter
 from labelwise.loading.augment import batch_mix, draw_partners, side_by_side
@@ -306,7 +307,5 @@ class Trainer:
         """metrics.jsonl from what the checkpoint knows: a line that a killed run wrote too early disappears."""
         if self.fabric.is_global_zero:
             lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
-            draft = self.folder / "metrics.jsonl.tmp"
-            draft.write_text(lines)
-            draft.replace(self.folder / "metrics.jsonl")
+            atomic_write(self.folder / "metrics.jsonl", lines)
             write_curves(self.folder / "tensorboard", self.progress.history)

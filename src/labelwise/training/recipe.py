@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import atomic_write
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import option_parts, preset
@@ -146,9 +147,7 @@ def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Complete, with all defaults: the file reruns the training even after the defaults have changed."""
-    path.write_text(
-        yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
-    )
+    atomic_write(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import sha256
 from labelwise.data.convert import write_manifest
 from labelwise.data.labels import seen_labels, unseen_labels
 from labelwise.data.preprocessing import Preprocessing
@@ -213,10 +213,9 @@ def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTab
 
 def fingerprint(*tables: LabelTable | None) -> str:
     """What tells whether the images or their labels have changed since a run was started."""
-    digest = hashlib.sha256()
+    parts: list[str | bytes] = []
     for table in tables:
         if table is not None:
-            digest.update("\n".join([*table.labels, *table.images]).encode("utf-8", "surrogateescape"))
-            for part in (table.indptr, table.columns, table.values):
-                digest.update(part.tobytes())
-    return digest.hexdigest()
+            parts.append("\n".join([*table.labels, *table.images]))
+            parts += [values.tobytes() for values in (table.indptr, table.columns, table.values)]
+    return sha256(*parts).hexdigest()
