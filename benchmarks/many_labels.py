@@ -67,7 +67,7 @@ def peak(*arguments: str) -> float:
 def measure(name: str, data: Path, folder: Path) -> dict[str, Any]:
     head = "hsq" if name == "grouped-hsq" else name
     changes = ["model.backbone=test_resnet", "model.weights=none", "model.size=32", "model.stage=-2", "workers=0"]
-    changes += ["model.freeze=none", "union=0", "epochs=1", "thresholds=none", *HEADS[name]]
+    changes += ["model.freeze=none", "pair_mix=0", "epochs=1", "thresholds=none", *HEADS[name]]
     options = [part for change in changes for part in ("--set", change)]
     out = str(folder / name)
     return {

@@ -23,7 +23,7 @@ NAMES = {  # the heads of the study; its other rows are variations of them
     "ml-decoder-k5": "ML-Decoder, 5 queries",
     "csra": "CSRA",
     "gap": "GAP (linear probe)",
-    "gap-without-pairs": "GAP without union",
+    "gap-without-pairs": "GAP without pair_mix",
 }
 TO_THE_LEFT = ("hsq", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
 

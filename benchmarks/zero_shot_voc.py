@@ -47,15 +47,15 @@ HSQ: dict[str, Any] = PLAIN | {
     "batch_size": 32,
 }
 FROM_WORDS = HSQ | {"model.options.task_weights": "query"}
-PAIRS = {"union": 0.5}
+PAIRS = {"pair_mix": 0.5}
 VARIANTS: dict[str, dict[str, Any]] = {
     "ml-decoder": PLAIN,
     "ml-decoder, noise": PLAIN | {"model.options.query_noise": NOISE},
     "ml-decoder, random": PLAIN | {"model.options.random_queries": RANDOM},
     "ml-decoder, noise + random": {"model.options.query_noise": NOISE, "model.options.random_queries": RANDOM},
-    "hsq, shared experts, union": HSQ | {"model.options.task_experts": 0} | PAIRS,
+    "hsq, shared experts, pair_mix": HSQ | {"model.options.task_experts": 0} | PAIRS,
     "hsq, experts from words": FROM_WORDS,
-    "hsq, experts from words, union": FROM_WORDS | PAIRS,
+    "hsq, experts from words, pair_mix": FROM_WORDS | PAIRS,
     "conse": {"model.head": "conse", "loss.name": "bce", "epochs": 20},
     "fast0tag": {"model.head": "fast0tag", "loss.name": "ranking", "epochs": 20},
 }

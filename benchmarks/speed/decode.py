@@ -22,7 +22,7 @@ def decode(
     json: JsonFile = None,
     plot: PlotFile = None,
 ) -> None:
-    """12-megapixel JPEGs to the network's input: `load_image(at_least=…)` against plain Pillow.
+    """12-megapixel JPEGs to the network's input: `load_image(min_side=…)` against plain Pillow.
 
     A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work. The answers of a model on both are
     compared.
@@ -54,7 +54,7 @@ def decode(
         return [transform(Image.open(path).convert("RGB")) for path in paths]
 
     def scaled(paths: list[str]) -> list[np.ndarray]:
-        return [transform(load_image(path, at_least=transform.at_least)) for path in paths]
+        return [transform(load_image(path, min_side=transform.min_side)) for path in paths]
 
     ways = {"plain Pillow": plain, "labelwise": scaled}
     with tempfile.TemporaryDirectory() as folder:

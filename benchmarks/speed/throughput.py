@@ -176,7 +176,7 @@ def _stages(tagger: Tagger, backbone: nn.Module | None, paths: Sequence[str], ba
 
     transform = InputTransform(tagger.config.preprocessing)
     start = time.perf_counter()
-    pictures = [load_image(path, at_least=transform.at_least) for path in paths]
+    pictures = [load_image(path, min_side=transform.min_side) for path in paths]
     decoded = time.perf_counter()
     inputs = np.stack([transform(picture) for picture in pictures])[:batch]
     stages = {"decode": decoded - start, "preprocess": time.perf_counter() - decoded}

@@ -75,7 +75,7 @@ def test_use_of_a_model_on_images(model: LabelModel, sample: LabelTable) -> None
     from labelwise.loading.augment import eval_transform
 
     transform = eval_transform(model.config.preprocessing)
-    picture = transform(load_image(sample.images[3], at_least=transform.at_least))[None]
+    picture = transform(load_image(sample.images[3], min_side=transform.min_side))[None]
     with torch.no_grad():
         gates = model.details(picture).gates[1][0].numpy()  # [K, n_t + n_s]
     np.testing.assert_allclose(one.weights[1], np.roll(gates, -2, axis=1), atol=1e-5)

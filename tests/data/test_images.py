@@ -160,19 +160,19 @@ def test_animation_gives_its_first_frame(kind: str) -> None:
 def test_large_jpegs_are_scaled_by_the_decoder() -> None:
     big = gradient(320, 200).resize((3200, 2000), Image.Resampling.BICUBIC)
     data = encode(big, "JPEG", quality=90)
-    assert load_image(data, at_least=224).size == (400, 250)  # 1/8: the shorter side is still at least 224
-    assert load_image(data, at_least=251).size == (800, 500)
-    assert load_image(data, at_least=1500).size == load_image(data).size == (3200, 2000)
-    small, full = (load_image(data, at_least=n).resize((224, 224), Image.Resampling.BILINEAR) for n in (224, 4000))
+    assert load_image(data, min_side=224).size == (400, 250)  # 1/8: the shorter side is still at least 224
+    assert load_image(data, min_side=251).size == (800, 500)
+    assert load_image(data, min_side=1500).size == load_image(data).size == (3200, 2000)
+    small, full = (load_image(data, min_side=n).resize((224, 224), Image.Resampling.BILINEAR) for n in (224, 4000))
     assert np.abs(np.asarray(small, np.float32) - np.asarray(full, np.float32)).mean() < 1.5  # of 255
-    assert load_image(encode(big, "PNG"), at_least=224).size == (3200, 2000)
+    assert load_image(encode(big, "PNG"), min_side=224).size == (3200, 2000)
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert load_image(encode(big, "JPEG", exif=exif), at_least=224).size == (250, 400)
+    assert load_image(encode(big, "JPEG", exif=exif), min_side=224).size == (250, 400)
 
-    def seconds(at_least: int | None) -> float:
+    def seconds(min_side: int | None) -> float:
         start = time.perf_counter()
-        load_image(data, at_least=at_least)
+        load_image(data, min_side=min_side)
         return time.perf_counter() - start
 
     # Measured 4 to 5 times faster; half of that leaves room for a busy machine.

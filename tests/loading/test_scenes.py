@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise import LabelwiseError, heads
-from labelwise.loading.augment import draw_partners, side_by_side, union_of_labels
+from labelwise.loading.augment import draw_partners, join_pairs, label_union
 from labelwise.training import load_recipe
 from labelwise.training.train import check
 
@@ -23,46 +23,46 @@ def test_the_labels_of_a_scene(a: list[int], b: list[int]) -> None:
     def possible(value: int) -> set[int]:
         return {0, 1} if value < 0 else {value}
 
-    for one, other, union in zip(a, b, union_of_labels(torch.tensor(a), torch.tensor(b)).tolist(), strict=True):
+    for one, other, union in zip(a, b, label_union(torch.tensor(a), torch.tensor(b)).tolist(), strict=True):
         outcomes = {max(x, y) for x in possible(one) for y in possible(other)}
         assert outcomes == possible(union)
 
 
 def test_partners_bring_their_labels() -> None:
-    beside, labels = draw_partners(torch.eye(6))  # image i has label i
-    assert sorted(beside.tolist()) == list(range(6))
-    for i, partner in enumerate(beside.tolist()):
+    partners, labels = draw_partners(torch.eye(6))  # image i has label i
+    assert sorted(partners.tolist()) == list(range(6))
+    for i, partner in enumerate(partners.tolist()):
         assert labels[i].nonzero().flatten().tolist() == sorted({i, partner})
 
 
 def test_a_scene_holds_both_maps() -> None:
-    maps, beside = torch.randn(6, 4, 3, 2), torch.tensor([3, 0, 2, 5, 1, 4])
-    scenes = side_by_side(maps, beside)
+    maps, partners = torch.randn(6, 4, 3, 2), torch.tensor([3, 0, 2, 5, 1, 4])
+    scenes = join_pairs(maps, partners)
     assert torch.equal(scenes[:, :, :3], maps)
-    assert torch.equal(scenes[:, :, 3:], maps[beside])
+    assert torch.equal(scenes[:, :, 3:], maps[partners])
 
 
 def test_a_model_joins_the_maps_of_its_images() -> None:
     model = lw.create_model("resnet10t", head="gap", labels=6, size=32, weights="none").eval()
-    images, beside = torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 3, 2])
+    images, partners = torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 3, 2])
     # Behind average pooling a scene is the mean of its images.
     single = model(images)
-    torch.testing.assert_close(model(images, beside=beside), (single + single[beside]) / 2)
+    torch.testing.assert_close(model(images, partners=partners), (single + single[partners]) / 2)
 
 
 @pytest.mark.parametrize("head", ["gap", "csra", "ml-decoder", "hsq", "q2l"])
 def test_every_head_takes_scenes(head: str) -> None:
     options = {} if head in ("gap", "csra") else {"dim": 16, "token_dropout": 0.5}
     model = heads.create(head, in_features=4, labels=6, **options)
-    logits = model(side_by_side(torch.randn(6, 4, 3, 2), torch.arange(6).flip(0)))
+    logits = model(join_pairs(torch.randn(6, 4, 3, 2), torch.arange(6).flip(0)))
     assert logits.shape == (6, 6)
     logits.sum().backward()
 
 
 def test_scenes_need_independent_labels() -> None:
     changes = {"model.task": "single-label", "loss.name": "softmax-cross-entropy"}
-    with pytest.raises(LabelwiseError, match="union=0"):
-        check(load_recipe(None, {"union": 0.5, **changes}))
+    with pytest.raises(LabelwiseError, match="pair_mix"):
+        check(load_recipe(None, {"pair_mix": 0.5, **changes}))
     recipe = load_recipe(None, changes)  # a default that does not fit is nobody's mistake
-    assert recipe.union == 0
+    assert recipe.pair_mix == 0
     check(recipe)

@@ -84,7 +84,7 @@ def test_flip_happens_as_often_as_asked() -> None:
 def test_random_crop_keeps_at_least_its_share() -> None:
     ramp = Image.fromarray(np.tile(np.arange(200, dtype=np.uint8)[:, None, None], (1, 200, 3)))
     transform = train_transform(Preprocessing(size=32), PLAIN.model_copy(update={"crop": 0.25}))
-    assert transform.at_least == 64  # a quarter of 64 x 64 still holds 32 x 32
+    assert transform.min_side == 64  # a quarter of 64 x 64 still holds 32 x 32
     torch.manual_seed(0)
     heights = [float(image[0].max() - image[0].min()) * 255 for image in (transform(ramp) for _ in range(200))]
     assert min(heights) >= 200 * np.sqrt(0.25 * 3 / 4) - 8  # at the flattest allowed shape, 4:3
@@ -192,7 +192,7 @@ def test_crop_ratio_is_timms_test_crop() -> None:
     ours = eval_transform(Preprocessing(size=96, interpolation="bicubic", resize="crop", crop_ratio=0.95))
     theirs = create_transform(96, crop_pct=0.95, interpolation="bicubic", mean=(0, 0, 0), std=(1, 1, 1))
     torch.testing.assert_close(ours(noise), theirs(noise))
-    assert ours.at_least == 101  # what the decoder has to deliver
+    assert ours.min_side == 101  # what the decoder has to deliver
     with pytest.raises(LabelwiseError, match=r"crop_ratio=0.9 needs resize=crop, not squash"):
         Preprocessing.parse({"crop_ratio": 0.9}, "preprocessing")
 

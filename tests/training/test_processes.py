@@ -120,7 +120,7 @@ def test_ctrl_c_says_how_to_go_on_and_loses_nothing(sample: Path, tmp_path: Path
 @pytest.mark.parametrize("freeze", ["backbone", pytest.param("early", marks=pytest.mark.slow)])
 def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample: Path, tmp_path: Path) -> None:
     """torchrun with gloo on loopback. What each process draws for itself is off: dropout, and partners of scenes."""
-    settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", freeze, "--set", "union=0"]
+    settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", freeze, "--set", "pair_mix=0"]
     settings += ["--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

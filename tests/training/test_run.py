@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
-from labelwise.loading.augment import draw_partners, side_by_side
+from labelwise.loading.augment import draw_partners, join_pairs
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.loop import Trainer
@@ -81,7 +81,7 @@ def test_accumulated_steps_equal_one_large_batch(sample: Path, tmp_path: Path) -
         "data.train": "train+val",  # 48 images: three batches of 16
         "data.validation": None,
         "augmentation.flip": 0.0,
-        "union": 0.0,
+        "pair_mix": 0.0,
     }
     train(recipe(sample, **same, batch_size=16), tmp_path / "large")
     train(recipe(sample, **same, batch_size=8, accumulate=2), tmp_path / "small")
@@ -120,24 +120,24 @@ def test_scenes_have_the_labels_of_the_maps_in_them(
     targets: list[torch.Tensor] = []
 
     def draw(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        beside, labels = draw_partners(batch)
-        drawn.append(beside)
+        partners, labels = draw_partners(batch)
+        drawn.append(partners)
         targets.append(labels)
-        return beside, labels
+        return partners, labels
 
-    def join(maps: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
-        joined.append(beside)
-        return side_by_side(maps, beside)
+    def join(maps: torch.Tensor, partners: torch.Tensor) -> torch.Tensor:
+        joined.append(partners)
+        return join_pairs(maps, partners)
 
     def learned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         assert torch.equal(labels, targets[-1])
         return labels
 
     monkeypatch.setattr("labelwise.training.loop.draw_partners", draw)
-    monkeypatch.setattr("labelwise.training.loop.side_by_side", join)
-    monkeypatch.setattr("labelwise.model.side_by_side", join)
+    monkeypatch.setattr("labelwise.training.loop.join_pairs", join)
+    monkeypatch.setattr("labelwise.model.model.join_pairs", join)
     monkeypatch.setattr("labelwise.training.loop.with_random_targets", learned)
-    train(recipe(sample, **{"model.freeze": freeze, "union": 1.0, "epochs": 1}), tmp_path / "a")
+    train(recipe(sample, **{"model.freeze": freeze, "pair_mix": 1.0, "epochs": 1}), tmp_path / "a")
     assert len(drawn) == len(joined) == 5  # whole batches of 8 out of 42 photos
     assert all(torch.equal(one, other) for one, other in zip(drawn, joined, strict=True))
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 
 
 class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+    renamed: ClassVar[Mapping[str, str]] = {}  # old key -> its name today: files written before are still read
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, values: Any) -> Any:
+        old = cls.renamed.keys() & values.keys() if isinstance(values, dict) else ()
+        for name in old:
+            if cls.renamed[name] in values:
+                raise ValueError(f"{name} is the old name of {cls.renamed[name]}; give only one of them")
+        return {cls.renamed.get(key, key): value for key, value in values.items()} if old else values
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:

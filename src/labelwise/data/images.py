@@ -84,11 +84,11 @@ class BadImage(NamedTuple):
 
 
 def load_image(
-    source: str | Path | bytes | Encoded, *, at_least: int | None = None, max_pixels: int | None = None
+    source: str | Path | bytes | Encoded, *, min_side: int | None = None, max_pixels: int | None = None
 ) -> Image.Image:
     """The picture as upright 8-bit RGB; of an animation, the first frame; transparency on white.
 
-    `at_least` is the shorter side that the caller needs: a larger JPEG is then decoded at 1/2, 1/4 or 1/8 by the
+    `min_side` is the shorter side that the caller needs: a larger JPEG is then decoded at 1/2, 1/4 or 1/8 by the
     decoder itself, which is several times faster; it never comes out smaller than that. A picture of more than
     `max_pixels` is refused by its header, before anything is decoded.
 
@@ -107,8 +107,8 @@ def load_image(
         with Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN]) as image:
             if max_pixels is not None and image.width * image.height > max_pixels:
                 raise TooManyPixelsError(name, f"{image.width} x {image.height} pixels, {max_pixels:,} are allowed")
-            if at_least:
-                image.draft(None, (at_least, at_least))  # does nothing unless it is a JPEG
+            if min_side:
+                image.draft(None, (min_side, min_side))  # does nothing unless it is a JPEG
             image.load()
             return as_rgb(image)
     except UnidentifiedImageError:

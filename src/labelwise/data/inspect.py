@@ -206,7 +206,7 @@ def _broken(table: LabelTable, track: Track) -> list[BadImage]:
 
     def check(row: int) -> BadImage | None:
         try:
-            load_image(table.images[row], at_least=64)  # reads the whole file, but computes few pixels
+            load_image(table.images[row], min_side=64)  # reads the whole file, but computes few pixels
         except BadImageError as error:
             return BadImage(row, error.path, error.reason)
         return None

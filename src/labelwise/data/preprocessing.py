@@ -46,7 +46,7 @@ GREY = 128  # what fills the bars of `pad`, and holes in training
 class InputTransform:
     """PIL RGB picture -> float32 [3, size, size], always the same for the same picture.
 
-    `at_least` is the shorter side that `load_image` has to deliver for it.
+    `min_side` is the shorter side that `load_image` has to deliver for it.
 
     >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
     >>> InputTransform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
@@ -55,7 +55,7 @@ class InputTransform:
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
-        self.at_least = preprocessing.shorter_side
+        self.min_side = preprocessing.shorter_side
         # A pixel has 256 values: the input of each is looked up, not computed, in each channel [3, 256].
         mean, std = (np.array(values, np.float32)[:, None] for values in (preprocessing.mean, preprocessing.std))
         self._table = (np.arange(256, dtype=np.float32) * np.float32(1 / 255) - mean) / std

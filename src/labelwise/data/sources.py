@@ -169,9 +169,9 @@ def kind_of(name: str) -> Kind | None:
     return "image" if is_image(base) else None
 
 
-def decode(source: Picture, at_least: int | None = None) -> Image.Image:
+def decode(source: Picture, min_side: int | None = None) -> Image.Image:
     if not isinstance(source, Image.Image):
-        return load_image(source, at_least=at_least)
+        return load_image(source, min_side=min_side)
     try:
         with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
             source.load()

@@ -140,7 +140,7 @@ def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Fl
     transform = InputTransform(calibration.config.preprocessing)
     for row in rows:
         try:
-            yield row, transform(load_image(calibration.table.images[row], at_least=transform.at_least))
+            yield row, transform(load_image(calibration.table.images[row], min_side=transform.min_side))
         except BadImageError as bad:
             if calibration.on_bad_image == "error":
                 raise LabelwiseError(

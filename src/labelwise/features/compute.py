@@ -118,7 +118,7 @@ class _Decoded(Dataset[tuple[Picture, Tensor] | BadImage]):
         path = self.images.table.images[row]
         try:
             data = _content(path)
-            image = self.images.transform(load_image(data, at_least=self.images.at_least))
+            image = self.images.transform(load_image(data, min_side=self.images.min_side))
         except BadImageError as error:
             return BadImage(row, path, error.reason)  # a value: torch would make a page of an exception
         return Picture(row, sha256(data).digest()), image

@@ -46,12 +46,12 @@ class AugmentationConfig(Config):
 class ImageTransform(nn.Module):
     """PIL RGB picture -> float tensor [3, size, size]. Random parts draw from torch's global generator.
 
-    `at_least` is the shorter side that `load_image` has to deliver for it.
+    `min_side` is the shorter side that `load_image` has to deliver for it.
     """
 
-    def __init__(self, steps: list[nn.Module], preprocessing: Preprocessing, at_least: int) -> None:
+    def __init__(self, steps: list[nn.Module], preprocessing: Preprocessing, min_side: int) -> None:
         super().__init__()
-        self.at_least = at_least
+        self.min_side = min_side
         self.steps = v2.Compose([*steps, *_to_input(preprocessing)])
 
     def forward(self, image: Image.Image) -> Tensor:
@@ -63,7 +63,7 @@ class EvalTransform:
     """`InputTransform` for torch: PIL RGB picture -> float tensor [3, size, size]."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
-        self.at_least = preprocessing.shorter_side
+        self.min_side = preprocessing.shorter_side
         self._to_input = InputTransform(preprocessing)
 
     def __call__(self, image: Image.Image) -> Tensor:
@@ -86,9 +86,9 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
     if augmentation.crop < 1:
         steps: list[nn.Module] = [v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0), interpolation=mode)]
         # The smallest crop has to hold `size` pixels, or the decoder's down-scaling would blur it.
-        at_least = math.ceil(size / math.sqrt(augmentation.crop))
+        min_side = math.ceil(size / math.sqrt(augmentation.crop))
     else:
-        steps, at_least = [FitSquare(preprocessing)], preprocessing.shorter_side
+        steps, min_side = [FitSquare(preprocessing)], preprocessing.shorter_side
     if augmentation.flip:
         steps.append(v2.RandomHorizontalFlip(augmentation.flip))
     if augmentation.colour_jitter:
@@ -101,7 +101,7 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
         steps.append(TimmRandAugment(augmentation.strength, augmentation.strength_spread, preprocessing))
     elif augmentation.policy == "autoaugment":
         steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET, fill=GREY))
-    return ImageTransform(steps, preprocessing, at_least)
+    return ImageTransform(steps, preprocessing, min_side)
 
 
 class TimmRandAugment(nn.Module):
@@ -197,21 +197,21 @@ def batch_mix(*, mixup: float = 0.0, cutmix: float = 0.0) -> Callable[[Tensor, T
     return mix
 
 
-def side_by_side(maps: Tensor, beside: Tensor) -> Tensor:
-    """Each map of a batch with the one that `beside` [B] names: [B, C, H, W] -> [B, C, 2H, W]."""
-    return torch.cat((maps, maps[beside]), dim=2)
+def join_pairs(maps: Tensor, partners: Tensor) -> Tensor:
+    """Each map of a batch joined with the one that `partners` [B] names: [B, C, H, W] -> [B, C, 2H, W]."""
+    return torch.cat((maps, maps[partners]), dim=2)
 
 
 def draw_partners(targets: Tensor) -> tuple[Tensor, Tensor]:
     """For each image another one, [B], and the labels of the two together, [B, N]."""
-    beside = torch.randperm(len(targets), device=targets.device)
-    return beside, union_of_labels(targets, targets[beside])
+    partners = torch.randperm(len(targets), device=targets.device)
+    return partners, label_union(targets, targets[partners])
 
 
-def union_of_labels(a: Tensor, b: Tensor) -> Tensor:
+def label_union(a: Tensor, b: Tensor) -> Tensor:
     """Present in either is present; unknown in one and absent in the other stays unknown.
 
-    >>> union_of_labels(torch.tensor([1, 0, 0, -1, -1]), torch.tensor([-1, 1, 0, 0, -1])).tolist()
+    >>> label_union(torch.tensor([1, 0, 0, -1, -1]), torch.tensor([-1, 1, 0, 0, -1])).tolist()
     [1, 1, 0, -1, -1]
     """
     either = torch.maximum(a, b)

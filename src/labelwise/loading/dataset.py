@@ -56,7 +56,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
     ) -> None:
         self.table, self.transform, self.on_bad_image, self.seed = table, transform, on_bad_image, seed
         self.copies = copies
-        self.at_least: int | None = getattr(transform, "at_least", None)
+        self.min_side: int | None = getattr(transform, "min_side", None)
         self._bad: dict[int, BadImage] = {}
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on see it change
 
@@ -75,7 +75,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
         row = number % len(self.table)
         path = self.table.images[row]
         try:
-            picture = load_image(path, at_least=self.at_least)
+            picture = load_image(path, min_side=self.min_side)
         except BadImageError as error:
             bad = BadImage(row, path, error.reason)
             if get_worker_info() is None:
@@ -253,7 +253,7 @@ class LabelStream(IterableDataset[StreamSample]):
             raw = _shuffled(raw, self._shuffle, random.Random(f"{self._seed} {int(self._epoch)} {reader.index}"))
         for sample in raw:
             try:
-                picture = load_image(sample.image, at_least=getattr(self._transform, "at_least", None))
+                picture = load_image(sample.image, min_side=getattr(self._transform, "min_side", None))
             except BadImageError as error:
                 if self._on_bad_image == "error":
                     bad = BadImageError(sample.key, error.reason)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.core.errors import LabelwiseError
-from labelwise.loading.augment import side_by_side
+from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
 from labelwise.words import WordsConfig, open_words
@@ -46,11 +46,11 @@ class LabelModel(nn.Module, ModelHubMixin):
     def labels(self) -> tuple[str, ...]:
         return self.config.labels
 
-    def forward(self, images: Tensor, *, beside: Tensor | None = None) -> Tensor:
-        """Logits [B, N]. With `beside` [B], those of the scenes of each image and the one it names (`union`)."""
+    def forward(self, images: Tensor, *, partners: Tensor | None = None) -> Tensor:
+        """Logits [B, N]. With `partners` [B], those of each image joined with the one it names (`pair_mix`)."""
         maps = self.backbone(images)
-        if beside is not None:
-            maps = side_by_side(maps, beside)
+        if partners is not None:
+            maps = join_pairs(maps, partners)
         logits: Tensor = self.head(maps)
         return logits
 

@@ -120,6 +120,6 @@ def picture_grid(cards: list[Html]) -> Html:
 
 def _thumbnail(image: str, alt: str) -> Html:
     try:
-        return tag("img", src=data_uri(load_image(image, at_least=_SIDE), _SIDE), alt=alt)
+        return tag("img", src=data_uri(load_image(image, min_side=_SIDE), _SIDE), alt=alt)
     except BadImageError as error:
         return tag("div", f"no picture: {error.reason}", class_="gone", role="img", aria_label=alt)

@@ -120,7 +120,7 @@ class Tagger:
 
     def _input(self, source: Picture) -> Floats:
         """[3, size, size]; runs in a thread."""
-        return self._transform(decode(source, at_least=self._transform.at_least))
+        return self._transform(decode(source, min_side=self._transform.min_side))
 
     def _batch(self, waiting: list[tuple[Picture, Future[Floats]]], on_bad_image: OnBadImage) -> Iterator[Prediction]:
         inputs: list[Floats] = []

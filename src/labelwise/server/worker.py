@@ -127,8 +127,8 @@ class Worker:
 
         try:
             served = self._library.served(job.options["model"], job.options["labels"])
-            size = served.transform.at_least
-            image = served.transform(load_image(job.body, at_least=size, max_pixels=self._settings.max_pixels))
+            size = served.transform.min_side
+            image = served.transform(load_image(job.body, min_side=size, max_pixels=self._settings.max_pixels))
         except Exception as error:
             self._batcher.drop()
             if isinstance(error, TooManyPixelsError):

@@ -20,7 +20,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.heads import with_random_targets
 from labelwise.heads.weights import GateMeter
-from labelwise.loading.augment import batch_mix, draw_partners, side_by_side
+from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
 from labelwise.training.batches import Batches, Share
@@ -164,12 +164,12 @@ class Trainer:
         if self.mix is not None:
             inputs, targets = self.mix(inputs, targets)
         options = {}
-        if recipe.union and torch.rand(()) < recipe.union:
-            beside, targets = draw_partners(targets)
+        if recipe.pair_mix and torch.rand(()) < recipe.pair_mix:
+            partners, targets = draw_partners(targets)
             if isinstance(self.plain, LabelModel):
-                options = {"beside": beside}
+                options = {"partners": partners}
             else:
-                inputs = side_by_side(inputs, beside)  # cached maps
+                inputs = join_pairs(inputs, partners)  # cached maps
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             logits = self.module(inputs, **options)

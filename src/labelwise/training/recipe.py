@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -80,14 +80,16 @@ class ScheduleRecipe(Config):
 
 
 class Recipe(Config):
+    renamed: ClassVar = {"union": "pair_mix"}
+
     description: str = ""  # what it reproduces, and where its numbers come from
     data: DataRecipe = DataRecipe()
     model: ModelRecipe = ModelRecipe()
     augmentation: AugmentationConfig = AugmentationConfig()
     mixup: float = Field(default=0.0, ge=0)
     cutmix: float = Field(default=0.0, ge=0)
-    # chance that a step puts each image's feature map beside another's: a scene with the labels of both. Ours
-    union: float = Field(default=0.0, ge=0, le=1)
+    # chance that a step joins each image's feature map with another's: a scene with the labels of both. Ours
+    pair_mix: float = Field(default=0.0, ge=0, le=1)
     loss: LossRecipe = LossRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
@@ -104,8 +106,8 @@ class Recipe(Config):
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @property
-    def can_join_images(self) -> bool:
-        """Whether `union` makes sense: an image may have any number of labels."""
+    def can_mix_pairs(self) -> bool:
+        """Whether `pair_mix` makes sense: an image may have any number of labels."""
         return self.model.task == "multi-label"
 
 
@@ -114,7 +116,7 @@ OWN_PHOTOS = Recipe(
     description="Sensible defaults for your own photos: a head on a frozen, pretrained backbone, in minutes on a CPU.",
     model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
     augmentation=AugmentationConfig(flip=0.5, cutout=0.0, policy="none"),
-    union=0.5,
+    pair_mix=0.5,
     optimizer=OptimizerRecipe(lr=3e-4),
     epochs=8,
     batch_size=32,
@@ -137,11 +139,12 @@ def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
         values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
     if "model.head" in changes and isinstance(values.get("model"), dict):
         _keep_what_fits(values["model"], changes["model.head"])
+    changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     recipe = Recipe.parse(values, where)
-    if path is None and "union" not in changes and not recipe.can_join_images:  # nobody asked for it
-        recipe = recipe.model_copy(update={"union": 0.0})
+    if path is None and "pair_mix" not in changes and not recipe.can_mix_pairs:  # nobody asked for it
+        recipe = recipe.model_copy(update={"pair_mix": 0.0})
     return recipe
 
 

@@ -71,10 +71,10 @@ def check(recipe: Recipe) -> None:
         raise LabelwiseError("random_queries need independent labels: set random_queries=0, or task=multi-label")
     if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
         raise LabelwiseError("loss.options.reduction=none gives no number to minimise; use mean, batch or sum")
-    if recipe.union and not recipe.can_join_images:
+    if recipe.pair_mix and not recipe.can_mix_pairs:
         raise LabelwiseError(
-            "union joins the maps of two images into a scene with the labels of both, which are too many for "
-            "task=single-label; use --set union=0"
+            "pair_mix joins the maps of two images into a scene with the labels of both, which are too many for "
+            "task=single-label; set pair_mix=0"
         )
     if recipe.ema and recipe.strategy == "fsdp":
         raise LabelwiseError("averaged weights (ema) cannot be sharded: use --set ema=0, or --set strategy=ddp")
