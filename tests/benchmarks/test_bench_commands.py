@@ -59,7 +59,7 @@ def test_photos_of_a_folder_and_a_folder_without(model: Path, tmp_path: Path) ->
     content = run(tmp_path, "throughput", "--photos", tmp_path / "photos", "--rounds", 1, "--model", model)
     assert content["settings"]["images"] == 3
     (tmp_path / "empty").mkdir()
-    with pytest.raises(lw.errors.LabelwiseError, match="holds no"):
+    with pytest.raises(lw.LabelwiseError, match="holds no"):
         run(tmp_path, "throughput", "--photos", tmp_path / "empty", "--model", model)
 
 

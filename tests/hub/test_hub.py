@@ -167,7 +167,7 @@ ROUND_TRIP = """
 import sys
 import labelwise as lw
 from labelwise.cli import main
-from labelwise.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError
 
 run = sys.argv[1]
 try:

@@ -139,7 +139,7 @@ def heat_map(names: Sequence[str], values: NDArray[np.float64], *, title: str, w
         middle = _GRID_NAMES + (place + 0.5) * _CELL
         full = tag("title", name)
         drawn.append(tag("text", cut(name, 11), full, x=_GRID_NAMES - 5, y=middle + 4, class_="end name"))
-        turned = f"rotate(-90 {middle + 4:g} {_NAMES - 5:g})"
+        turned = f"rotate(-90 {middle + 4:g} {_GRID_NAMES - 5:g})"
         drawn.append(tag("text", cut(name, 11), full, x=middle + 4, y=_GRID_NAMES - 5, transform=turned, class_="name"))
     for row, column in np.argwhere(np.nan_to_num(values) >= 0.005):
         if row == column:

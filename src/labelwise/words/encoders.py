@@ -58,9 +58,6 @@ class SentenceEncoder:
         return F.normalize((states * real).sum(dim=1) / real.sum(dim=1), dim=-1)
 
 
-_CLIP_BATCH = 64
-
-
 class ClipEncoder:
     """`MODEL/PRETRAINED` as open_clip names them, such as ViT-B-32/laion2b_s34b_b79k; PRETRAINED may be a file."""
 
@@ -81,7 +78,7 @@ class ClipEncoder:
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
-        batches = [list(texts[i : i + _CLIP_BATCH]) for i in range(0, len(texts), _CLIP_BATCH)]
+        batches = [list(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
         return F.normalize(torch.cat([self.model.encode_text(self.tokenizer(batch)) for batch in batches]), dim=-1)
 
 
