@@ -65,7 +65,7 @@ def main() -> None:
         for kind in CONTESTANTS:
             changes = settings(options.data, options.words, kind, seed, options.epochs)
             with tempfile.TemporaryDirectory() as folder:
-                model = train(load_recipe(None, changes), folder)
+                model = train(load_recipe(None, changes), folder).model()
             features = FeatureCache.build(test, model.backbone, model.config.preprocessing, flips=False)
             scores = evaluate(model, test, features=features, bootstrap=0)
             run = {"grouping": kind, "seed": seed, "mAP": 100 * scores.scores.mAP}

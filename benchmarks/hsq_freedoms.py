@@ -119,7 +119,7 @@ def main() -> None:
             outcome = run_one(Outcome(planned, status_of(arguments.out / name, planned)), arguments.out, None)
         if outcome.status != "finished":
             raise SystemExit(f"{name}: {outcome.reason}")
-        history = read_history(arguments.out / name / "metrics.jsonl")
+        history = read_history(arguments.out / name)
         found.append({"trial": name, "val_mAP": [round(epoch["mAP"], 2) for epoch in history]})
         print(f"{name}: {found[-1]['val_mAP'][-1]}", flush=True)
         arguments.json.write_text(json.dumps({"runs": found}, indent=1) + "\n")

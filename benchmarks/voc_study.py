@@ -101,7 +101,7 @@ def start(
 
 
 def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:
-    history = read_history(out / outcome.planned.name / "metrics.jsonl")
+    history = read_history(out / outcome.planned.name)
     row: dict[str, Any] = {**outcome.planned.settings, "seconds": round(history[-1]["seconds"], 1)}
     if stage == "tune":
         return row | {"val_mAP": [round(epoch["mAP"], 2) for epoch in history]}

@@ -133,7 +133,7 @@ class Measure:
         started = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="zero-shot-"))
         try:
-            model = train(recipe, folder, overwrite=True)
+            model = train(recipe, folder, overwrite=True).model()
             history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         finally:
             shutil.rmtree(folder)

@@ -128,7 +128,7 @@ def test_a_trained_model_looks_where_it_matters(
         "batch_size": 16,
         "workers": 0,
     }
-    model = train(load_recipe(None, settings), tmp_path / "run")
+    model = train(load_recipe(None, settings), tmp_path / "run").model()
     found = masking_check(model, table.select("val+test"), method=method, draws=2, workers=0, progress=False)
     assert found.low > 0, found
     assert found.drop_attended > 2 * found.drop_random

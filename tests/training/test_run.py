@@ -30,7 +30,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 def test_a_run_leaves_everything_behind_and_repeats_to_the_bit(freeze: str, sample: Path, tmp_path: Path) -> None:
     wanted = recipe(sample, **{"model.freeze": freeze, "augmentation": {"policy": "randaugment"}, "mixup": 0.2})
-    model = train(wanted, tmp_path / "a")
+    model = train(wanted, tmp_path / "a").model()
     run = tmp_path / "a"
     assert {"model", "recipe.yaml", "metrics.jsonl", "checkpoints", "log.txt"} <= {p.name for p in run.iterdir()}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -203,7 +203,7 @@ def test_splits_are_made_where_there_are_none(sample: Path, tmp_path: Path) -> N
 
 def test_a_run_is_not_overwritten_unless_told_to(sample: Path, tmp_path: Path) -> None:
     train(recipe(sample, epochs=1), tmp_path / "a")
-    with pytest.raises(LabelwiseError, match=r"already holds a run; continue it with --resume, replace it with --over"):
+    with pytest.raises(LabelwiseError, match=r"already holds a run; resume or overwrite it"):
         train(recipe(sample, epochs=1), tmp_path / "a")
     with pytest.raises(LabelwiseError, match="cannot be resumed"):
         train(recipe(sample, epochs=3), tmp_path / "a", resume=True)

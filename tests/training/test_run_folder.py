@@ -14,7 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import load_model
 from labelwise.training import load_recipe
 from labelwise.training import train as training
-from labelwise.training.run import run_folder
+from labelwise.training.run import Run, find_run, run_folder
 from labelwise.training.train import train
 from run_kit import recipe
 
@@ -119,6 +119,38 @@ def test_others_may_read_a_run(sample: Path, tmp_path: Path) -> None:
 
 def test_fitting_is_part_of_the_run(sample: Path, tmp_path: Path) -> None:
     """The offset travels with the model: its scores are those of the fit."""
-    model = train(recipe(sample, epochs=3), tmp_path / "run")
+    model = train(recipe(sample, epochs=3), tmp_path / "run").model()
     assert model.config.offset != 0
     assert load_model(tmp_path / "run").config == model.config
+
+
+def test_a_run_is_opened_by_its_folder_or_by_its_model_folder(sample: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = train(recipe(sample), folder)
+    assert [Run(source).folder for source in (folder, folder / "model", str(folder))] == [folder] * 3
+    assert [find_run(source) for source in (folder, folder / "model", tmp_path, "owner/name")] == [folder] * 2 + [
+        None
+    ] * 2
+    assert run.recipe == load_recipe(folder / "recipe.yaml")
+    assert run.name == "run"
+    assert repr(run).startswith(f"Run({str(folder)!r}, head='hsq', backbone='resnet10t', labels=")
+    assert "epochs=2, mAP=" in repr(run)
+    assert run.labels == run.model().labels
+    assert "resnet10t" in run._repr_html_()
+    frame = run.history.to_pandas()
+    assert list(frame.index) == [1, 2]
+    assert frame["loss"].tolist() == [entry["loss"] for entry in run.history]
+    assert "<th>loss</th>" in run.history._repr_html_()
+    assert [epoch for epoch, _ in run.gates()] == [1, 2]
+    measured = run.evaluate(split="val", bootstrap=0, workers=0, progress=False)
+    assert 100 * measured.scores.mAP == pytest.approx(run.results["mAP"])
+
+
+def test_a_model_without_its_run_has_no_recipe_and_no_history(sample: Path, tmp_path: Path) -> None:
+    run = train(recipe(sample, epochs=1), tmp_path / "run")
+    run.model().save(tmp_path / "alone")
+    alone = Run(tmp_path / "alone")
+    assert (alone.folder, alone.recipe, alone.history, alone.gates()) == (None, None, [], [])
+    assert (alone.head, alone.frozen, alone.results) == ("query", False, run.results)
+    with pytest.raises(LabelwiseError, match="does not say what it was trained on"):
+        alone.evaluate()

@@ -55,7 +55,7 @@ def fine_tuning(data: Path, start: Path | str, **changes: Any) -> lw.LabelModel:
         "workers": 0,
         **changes,
     }
-    return train(load_recipe(None, wanted), Path(start).parent / "second", overwrite=True)
+    return train(load_recipe(None, wanted), Path(start).parent / "second", overwrite=True).model()
 
 
 def test_a_run_goes_on_with_the_weights_head_and_backbone_of_another(first: tuple[Path, Path]) -> None:
@@ -161,7 +161,7 @@ def test_an_interrupted_run_does_not_need_its_start_any_more(
     start = shutil.copytree(run, tmp_path / "start")
     changes = {"model.start": str(start), "model.freeze": "early", "epochs": 2, "batch_size": 8, "workers": 0}
     wanted = load_recipe(None, {**changes, "data.source": str(data)})
-    whole = train(wanted, tmp_path / "whole")
+    whole = train(wanted, tmp_path / "whole").model()
     epoch = Trainer._train_epoch
 
     def power_cut(self: Trainer, number: int, *rest: Any) -> None:
@@ -174,5 +174,5 @@ def test_an_interrupted_run_does_not_need_its_start_any_more(
         train(wanted, tmp_path / "cut")
     monkeypatch.undo()
     shutil.rmtree(start)
-    resumed = train(wanted, tmp_path / "cut", resume=True)
+    resumed = train(wanted, tmp_path / "cut", resume=True).model()
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))

@@ -64,7 +64,7 @@ def test_an_augmented_run_repeats_resumes_and_takes_other_labels(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = recipe(here, ema=0.9, accumulate=2, checkpoint_minutes=1e-9)
-    model = train(wanted, tmp_path / "whole")
+    model = train(wanted, tmp_path / "whole").model()
     seen: list[int] = []
     real = Trainer._step
 

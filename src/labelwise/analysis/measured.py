@@ -65,7 +65,7 @@ def fingerprint(run: Run, images: Sequence[str]) -> str:
     """The same for the same weights, architecture and list of images; temperature and thresholds come later."""
     config = run.config.model_dump(mode="json", exclude={"temperature", "offset", "thresholds", "results"})
     about = json.dumps([FORMAT, config, list(images)], sort_keys=True)
-    return sha256(run.model / WEIGHTS, about).hexdigest()[:32]
+    return sha256(run.model_folder / WEIGHTS, about).hexdigest()[:32]
 
 
 def file_stamps(images: Sequence[str]) -> NDArray[np.int64]:
@@ -91,9 +91,8 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.weights import GateMeter
     from labelwise.model.complexity import measure_complexity
-    from labelwise.model.model import load_model
 
-    model = load_model(run.model)
+    model = run.model()
     complexity = measure_complexity(model).as_dict()
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     features = None

@@ -121,7 +121,6 @@ def negative_transfer(
 ) -> Transfer:
     """Against one logistic regression for each label on the same frozen backbone's average-pooled features, fitted on
     the run's own training images: it can neither gain from other labels nor suffer from them."""
-    from labelwise.model.model import load_model
     from labelwise.training.display import Display
     from labelwise.training.setup import open_tables
 
@@ -132,7 +131,7 @@ def negative_transfer(
             "leave out --per-label-baseline, or train with --set model.freeze=backbone"
         )
     train, _ = open_tables(run.recipe, Display(None), run=run.folder)
-    model = load_model(run.model)
+    model = run.model()
     fit_features, fit_rows = _pooled(train, model, run, workers, progress)
     fit_targets = match_labels(train, measured.labels, ignore_extra=True).targets(fit_rows)
     probes = fit_probes(fit_features, torch.from_numpy(fit_targets))

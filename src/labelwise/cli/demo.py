@@ -61,7 +61,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         console.rule(f"{number}  training and evaluating {name}")
         recipe = load_recipe(None, {"data.source": str(out / "sample" / "labels.csv"), **_COMMON, **settings})
         run = out / name.lower()
-        models[name] = train(recipe, run, overwrite=True)
+        models[name] = train(recipe, run, overwrite=True).model()
         measured[name] = evaluate(models[name], test, bootstrap=0).as_dict()
         curves[name] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         atomic_write(run / "test.json", json.dumps(measured[name], indent=1) + "\n")

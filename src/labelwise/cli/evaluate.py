@@ -27,6 +27,7 @@ from labelwise.model.model import LabelModel, load_model
 from labelwise.runtime.exported import ExportedModel, find_export
 from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.training.recipe import load_recipe
+from labelwise.training.run import RECIPE, find_run, with_splits_of_run
 
 if TYPE_CHECKING:
     from labelwise.evaluation.inference import Predictions
@@ -105,7 +106,6 @@ def evaluate(
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
     from labelwise.model.folder import find_folder
     from labelwise.model.model import LabelModel
-    from labelwise.training.run import with_splits_of_run
 
     fits = fit_thresholds is not None or fit_temperature
     _check_arguments(model, fits, save, fit_on, bootstrap, batch_size, workers)
@@ -118,7 +118,7 @@ def evaluate(
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
     named, model = model or "the bundled tagger", model or str(default_model())
     network = open_network(model, engine, itself=save or cache or bool(unseen) or views != [1])
-    whole = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
+    whole = with_splits_of_run(open_data(data), model)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
@@ -241,12 +241,12 @@ def unseen_of(given: str | None, model: str, table: LabelTable) -> tuple[str, ..
         if given == "none":
             return ()
         return unseen_labels(table, FROM_DATA if given == FROM_DATA else label_list(given))
-    for folder in (Path(model), Path(model).parent):
-        if (folder / "recipe.yaml").is_file():
-            wanted = load_recipe(folder / "recipe.yaml", {}).data.unseen or ()
-            # Other data than the run's may have none of them.
-            return unseen_labels(table, wanted if wanted == FROM_DATA else [n for n in wanted if n in table.labels])
-    return ()
+    run = find_run(model)
+    if run is None:
+        return ()
+    wanted = load_recipe(run / RECIPE).data.unseen or ()
+    # Other data than the run's may have none of them.
+    return unseen_labels(table, wanted if wanted == FROM_DATA else [n for n in wanted if n in table.labels])
 
 
 def show_zero_shot(result: dict[str, Any]) -> None:

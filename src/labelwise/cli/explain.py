@@ -194,5 +194,5 @@ def _open(model: str, data: str, split: str) -> tuple[LabelModel, LabelTable]:
     from labelwise.training.run import with_splits_of_run
 
     network = load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    table = with_splits_of_run(open_data(data), Path(model), Path(model).parent)
+    table = with_splits_of_run(open_data(data), model)
     return network, table.part(split)

@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, in_evaluation, model_card, public_source
 from labelwise.model.folder import CARD, CONFIG, WEIGHTS, replace_model_folder
-from labelwise.training.run import Run, open_run
+from labelwise.training.run import Run
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -31,13 +31,13 @@ def prepare(
     than its training are found without being named.
     """
     _check_name(name)
-    run = open_run(str(source))
+    run = Run(source)
     training = None if run.recipe is None else run.recipe.model_dump(mode="json")
     measured = _measured(run, evaluations)
     card = model_card(run.config, name=name, license=license, training=training, measured=measured)
 
     def write(fresh: Path) -> None:
-        content = json.loads((run.model / CONFIG).read_text(encoding="utf-8"))
+        content = json.loads((run.model_folder / CONFIG).read_text(encoding="utf-8"))
         # No paths of this machine.
         if "data" in content.get("results", {}):
             content["results"]["data"] = public_source(content["results"]["data"])
@@ -47,10 +47,10 @@ def prepare(
             if os.path.isabs(name) or os.path.exists(name):
                 words["source"] = f"{kind}{colon}{os.path.basename(name)}"
         (fresh / CONFIG).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        shutil.copy(run.model / WEIGHTS, fresh / WEIGHTS)
+        shutil.copy(run.model_folder / WEIGHTS, fresh / WEIGHTS)
         (fresh / CARD).write_text(card, encoding="utf-8")
 
-    if run.model.resolve() == Path(folder).resolve():
+    if run.model_folder.resolve() == Path(folder).resolve():
         raise LabelwiseError(f"{str(folder)!r} is the model itself; choose another folder")
     replace_model_folder(Path(folder), write)
     return Path(folder)

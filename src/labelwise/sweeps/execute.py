@@ -124,11 +124,11 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
 def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]:
     """Its predictions stay in the run folder, so that measuring again, and the report, take seconds."""
     from labelwise.analysis.measured import measure_runs
-    from labelwise.training.run import open_run, with_splits_of_run
+    from labelwise.training.run import Run, with_splits_of_run
 
     table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
     workers = planned.recipe.workers
-    (measured,) = measure_runs([open_run(str(folder))], table, folder, bootstrap=0, workers=workers)
+    (measured,) = measure_runs([Run(folder)], table, folder, bootstrap=0, workers=workers)
     return measured.as_dict()
 
 
@@ -203,4 +203,4 @@ def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[s
 def _history(folder: Path) -> list[dict[str, Any]]:
     from labelwise.training.run import read_history
 
-    return read_history(folder / "metrics.jsonl")
+    return read_history(folder)

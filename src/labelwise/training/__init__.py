@@ -1,5 +1,6 @@
-"""Training: from a recipe and a dataset to a model."""
+"""Training: from a recipe and a dataset to a run, which holds the model."""
 
 from labelwise.training.recipe import Recipe, load_recipe, save_recipe
+from labelwise.training.run import Run, open_runs
 
-__all__ = ["Recipe", "load_recipe", "save_recipe"]
+__all__ = ["Recipe", "Run", "load_recipe", "open_runs", "save_recipe"]

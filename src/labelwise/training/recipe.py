@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -123,12 +124,13 @@ OWN_PHOTOS = Recipe(
 )
 
 
-def load_recipe(path: str | Path | None, changes: dict[str, Any]) -> Recipe:
+def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied.
 
     Without a file, a run to start from ("model.start") also says what is learned from which data, and by which seed the
     data was split.
     """
+    changes = changes or {}
     values: Any = OWN_PHOTOS.model_dump(mode="json")
     where = "recipe"
     if path is not None:

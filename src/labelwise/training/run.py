@@ -1,4 +1,4 @@
-"""A run as it lies on disk: its config, recipe and training curve. No weights are read."""
+"""A training run on disk: its recipe, history, splits, gates and model, and who may write to its folder."""
 
 from __future__ import annotations
 
@@ -8,79 +8,167 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import lock
+from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.model.config import ModelConfig
+from labelwise.evaluation.evaluate import Evaluation, evaluate
+from labelwise.evaluation.inference import InferenceOptions
 from labelwise.model.folder import WEIGHTS, find_folder, read_config
+from labelwise.model.model import LabelModel, load_model
 from labelwise.training.recipe import Recipe, load_recipe
 
+if TYPE_CHECKING:
+    import pandas
 
-@dataclass(frozen=True)
+RECIPE, HISTORY, SPLITS, GATES, MODEL = "recipe.yaml", "metrics.jsonl", "split.csv", "gates", "model"
+_RUN_FILES = (MODEL, "checkpoints", HISTORY, "log.txt", SPLITS, "tensorboard", GATES, "predictions")
+_ASIDE = ".replaced"  # where an overwritten run waits until the new one has begun
+
+
+class History(list[dict[str, Any]]):
+    """One entry per finished epoch: loss, learning rate, validation metrics, speed."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A frame with one row per epoch."""
+        return to_frame(self, "epoch")
+
+    def _repr_html_(self) -> str:
+        columns = list(dict.fromkeys(name for entry in self for name in entry))
+        return html_table(columns, ([entry.get(name) for name in columns] for entry in self))
+
+
 class Run:
-    name: str  # for people: the folder's name, with as much of the path as tells it from the other runs
-    source: str  # what the user typed
-    model: Path  # folder with the weights
-    config: ModelConfig
-    recipe: Recipe | None  # None: a model folder or a hub id, without the run it came from
-    history: list[dict[str, Any]]  # one entry for each epoch
+    """A finished training run, or a model folder or hub id without one. Opening it reads no weights.
+
+    Args:
+        source: A run folder, its model folder, any other model folder or a hub id.
+        name: For people; the folder's name by default.
+
+    Attributes:
+        folder: The run folder; None for a model without one.
+        model_folder: The folder with the weights.
+        config: The model's config: labels, thresholds, head, backbone, preprocessing.
+        recipe: Everything that decided the training; None for a model without its run.
+        history: One entry per finished epoch; `history.to_pandas()` is a frame.
+
+    Example:
+        >>> run = Run("runs/first")  # doctest: +SKIP
+        >>> run  # doctest: +SKIP
+        Run('runs/first', head='hsq', backbone='tf_efficientnet_lite2', labels=13, epochs=8, mAP=81.25)
+        >>> run.model().labels, run.history.to_pandas(), run.evaluate(split="test")  # doctest: +SKIP
+    """
+
+    def __init__(self, source: str | Path, name: str | None = None) -> None:
+        self.source = str(source)
+        self.model_folder = find_folder(source)
+        if not (self.model_folder / WEIGHTS).is_file():
+            raise LabelwiseError(f"{self.source!r} has no {WEIGHTS}: finish its training, or copy the whole folder")
+        self.config = read_config(self.model_folder)
+        parent = self.model_folder.parent
+        is_run = self.model_folder.name == MODEL and (parent / RECIPE).is_file()
+        self.folder: Path | None = parent if is_run else None
+        self.recipe: Recipe | None = load_recipe(parent / RECIPE) if is_run else None
+        self.history = read_history(parent) if is_run else History()
+        self.name = name or (self.folder.resolve().name if self.folder is not None else self.source)
 
     @property
-    def folder(self) -> Path | None:
-        """The run folder; None for a model without one."""
-        return self.model.parent if self.recipe is not None else None
-
-    @property
-    def frozen(self) -> bool:
-        return self.recipe is not None and self.recipe.model.freeze == "backbone"
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
 
     @property
     def head(self) -> str:
         """The preset's name if a recipe tells it, else the kind of head."""
         return self.recipe.model.head if self.recipe is not None else self.config.head.kind
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone was frozen, so that its features are cached."""
+        return self.recipe is not None and self.recipe.model.freeze == "backbone"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Validation metrics of the saved weights, in percent, and the data they were measured on."""
+        return self.config.results
+
+    def model(self) -> LabelModel:
+        """Load the trained model, on the CPU and in evaluation mode."""
+        return load_model(self.model_folder)
+
+    def with_splits(self, table: LabelTable) -> LabelTable:
+        """`table` with the splits that the training made, if it has none of its own."""
+        return with_splits_of_run(table, self.folder)
+
+    def gates(self) -> list[tuple[int, NDArray[np.float32]]]:
+        """(epoch, mean gate weights [layers, K, n_t + n_s]) of every epoch; empty for a head without gates."""
+        return [] if self.folder is None else read_gates(self.folder)
+
+    def evaluate(
+        self,
+        data: str | Path | LabelTable | None = None,
+        *,
+        split: str = "test",
+        bootstrap: int = 1000,
+        ignore_extra_labels: bool = False,
+        **inference: Unpack[InferenceOptions],
+    ) -> Evaluation:
+        """Measure the model on a split of `data`.
+
+        Args:
+            data: A path, `format:path` or a table; by default the data that the run was trained on.
+            split: The images to measure on: a split, several (`train+val`), or `all`.
+            bootstrap: Samples for the confidence intervals; 0 for none.
+            ignore_extra_labels: Leave out labels of the data that the model does not have.
+            **inference: Options of `labelwise.evaluation.predict_logits`, such as `batch_size`.
+        """
+        source = data if data is not None else self.recipe.data.source if self.recipe is not None else None
+        if source is None:
+            raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
+        table = self.with_splits(source if isinstance(source, LabelTable) else open_data(source)).part(split)
+        return evaluate(self.model(), table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
+
+    def __repr__(self) -> str:
+        return f"Run({self.source!r}, {', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(["run", self.source], self._facts().items())
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "head": self.head,
+            "backbone": self.config.backbone.name,
+            "labels": len(self.labels),
+        }
+        if self.history:
+            facts["epochs"] = len(self.history)
+        return facts | {k: round(self.results[k], 2) for k in ("accuracy_top1", "mAP") if k in self.results}
+
 
 def open_runs(sources: Sequence[str | Path]) -> list[Run]:
     """Each run folder, model folder or hub id once, in order, with names that differ."""
     if not sources:
-        raise LabelwiseError("name at least one run, for example: labelwise report runs/first")
-    runs = [open_run(str(source)) for source in sources]
-    seen: dict[Path, Run] = {}
-    for run in runs:
-        seen.setdefault(run.model.resolve(), run)
-    named = short_names([_place(run) for run in seen.values()])
-    return [replace(run, name=name) for run, name in zip(seen.values(), named, strict=True)]
+        raise LabelwiseError("name at least one run")
+    runs: dict[Path, Run] = {}
+    for source in sources:
+        run = Run(source)
+        runs.setdefault(run.model_folder.resolve(), run)
+    names = short_names([str(run.folder.resolve()) if run.folder else run.source for run in runs.values()])
+    for run, name in zip(runs.values(), names, strict=True):
+        run.name = name
+    return list(runs.values())
 
 
-def open_run(source: str) -> Run:
-    model = find_folder(source)
-    if not (model / WEIGHTS).is_file():
-        raise LabelwiseError(f"{source!r} has no {WEIGHTS}: finish its training, or copy the whole model folder")
-    recipe_file = model.parent / "recipe.yaml"
-    recipe = load_recipe(recipe_file, {}) if model.name == "model" and recipe_file.is_file() else None
-    history = [] if recipe is None else read_history(model.parent / "metrics.jsonl")
-    return Run(source, source, model, read_config(model), recipe, history)
-
-
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """The finished epochs; a last line that was cut off when the power failed does not count."""
-    entries = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
-            entries.append(entry)
-    return entries
+def find_run(source: str | Path) -> Path | None:
+    """The run folder that `source` is or lies in; None for a model that stands alone and for a hub id."""
+    path = Path(source)
+    return next((folder for folder in (path, path.parent) if (folder / RECIPE).is_file()), None)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -93,26 +181,72 @@ def short_names(paths: Sequence[str]) -> list[str]:
     lengths = [1] * len(parts)
     while True:
         names = ["/".join(part[-length:]) for part, length in zip(parts, lengths, strict=True)]
-        twice = {name for name, times in Counter(names).items() if times > 1}
-        longer = [n for n, name in enumerate(names) if name in twice and lengths[n] < len(parts[n])]
+        ambiguous = {name for name, times in Counter(names).items() if times > 1}
+        longer = [n for n, name in enumerate(names) if name in ambiguous and lengths[n] < len(parts[n])]
         if not longer:
             return names
         for n in longer:
             lengths[n] += 1
 
 
-def _place(run: Run) -> str:
-    return str(run.folder.resolve()) if run.folder is not None else run.source
+# What a run folder holds beside the model.
 
 
-_MARK = "recipe.yaml"  # a folder with it holds a run; it is written when nothing can be mistaken any more
-_RUN_FILES = ("model", "checkpoints", "metrics.jsonl", "log.txt", "split.csv", "tensorboard", "gates", "predictions")
-_ASIDE = ".replaced"  # where --overwrite keeps the old run meanwhile
+def read_history(folder: Path) -> History:
+    """The finished epochs; a last line that was cut off by a power failure does not count."""
+    path, entries = folder / HISTORY, History()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
+            entries.append(entry)
+    return entries
+
+
+def with_splits_of_run(table: LabelTable, *sources: str | Path | None) -> LabelTable:
+    """A table without splits gets those that a training made: of the first of the runs (or models, in a run folder)
+    that has any. The runs of a sweep share the splits in the sweep's folder."""
+    if table.split_names != ("",):
+        return table
+    candidates = [folder / SPLITS for source in sources if source for folder in (Path(source), Path(source).parent)]
+    path = next((path for path in candidates if path.is_file()), None)
+    if path is None:
+        return table
+    written = open_data(path, check_files="no")
+    split_of = {os.path.realpath(image): split for image, split in zip(written.images, written.splits, strict=True)}
+    return table.with_splits([split_of.get(os.path.realpath(image), "") for image in table.images])
+
+
+def write_gates(folder: Path, epoch: int, weights: NDArray[np.floating]) -> None:
+    """Store the mean gate weights [layers, K, n_t + n_s] after an epoch; a resumed run writes the same file again."""
+    (folder / GATES).mkdir(exist_ok=True)
+    np.save(folder / GATES / f"{epoch:04}.npy", weights.astype(np.float32), allow_pickle=False)
+
+
+def read_gates(folder: Path) -> list[tuple[int, NDArray[np.float32]]]:
+    """The stored gates of every finished epoch; a killed run may also have those of an unfinished one.
+
+    Empty for a head without gates, and for a training without validation images.
+    """
+    epochs = [entry["epoch"] for entry in read_history(folder)] if (folder / GATES).is_dir() else []
+    try:
+        return [(epoch, np.load(folder / GATES / f"{epoch:04}.npy", allow_pickle=False)) for epoch in epochs]
+    except (OSError, ValueError, EOFError) as error:
+        raise LabelwiseError(f"{str(folder)!r}: its recorded gates cannot be read ({error})") from None
+
+
+# Who may write to a run folder. `recipe.yaml` marks a run: it is written once nothing can go wrong any more, and while
+# a run is being replaced its place says which of the two runs survives.
 
 
 @contextmanager
 def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
-    """`folder` is there, holds no other run and is ours alone: two trainings would spoil each other's checkpoints."""
+    """Create `folder` if needed, check that it is free and lock it: two trainings would spoil each other's checkpoints.
+
+    With `overwrite`, the run that is there is set aside; it comes back if the new one fails before it has begun.
+    """
     _check(folder, resume, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
@@ -120,10 +254,10 @@ def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
             lock(file, wait=False)
         except BlockingIOError:
             raise LabelwiseError(
-                f"another process is training in {str(folder)!r}; wait for it, stop it, or choose another --out"
+                f"another process is training in {str(folder)!r}; wait for it, stop it, or choose another folder"
             ) from None
         _settle(folder)  # what a killed process left
-        if overwrite and (folder / _MARK).exists():
+        if overwrite and (folder / RECIPE).exists():
             _set_aside(folder)
         try:
             yield
@@ -132,33 +266,33 @@ def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
 
 
 def _check(folder: Path, resume: bool, overwrite: bool) -> None:
-    used = (folder / _MARK).exists() or (folder / _ASIDE / _MARK).exists()
+    used = (folder / RECIPE).exists() or (folder / _ASIDE / RECIPE).exists()
     if resume and not used:
-        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start it without --resume")
+        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume")
     if used and not resume and not overwrite:
         raise LabelwiseError(
-            f"{str(folder)!r} already holds a run; continue it with --resume, replace it with --overwrite, "
-            "or choose another --out"
+            f"{str(folder)!r} already holds a run; resume or overwrite it, or choose another folder",
+            options={"resume": True, "overwrite": True},
         )
-    if not used and (folder / "model").exists():
-        raise LabelwiseError(f"{str(folder / 'model')!r} is there and belongs to no run; choose another --out")
+    if not used and (folder / MODEL).exists():
+        raise LabelwiseError(f"{str(folder / MODEL)!r} exists and belongs to no run; choose another folder")
 
 
 def _set_aside(folder: Path) -> None:
-    """The mark goes first and comes back last: without it `_settle` knows that the old run is the one to keep."""
+    """The recipe goes first and comes back last: without it `_settle` knows that the old run is the one to keep."""
     (folder / _ASIDE).mkdir()
-    for name in (_MARK, *_RUN_FILES):
+    for name in (RECIPE, *_RUN_FILES):
         if (folder / name).exists():
             os.replace(folder / name, folder / _ASIDE / name)
 
 
 def _settle(folder: Path) -> None:
-    """Throw a replaced run away if the new one has begun; put it back if that never happened."""
+    """Delete a replaced run if the new one has begun; restore it if that never happened."""
     aside = folder / _ASIDE
     if not aside.is_dir():
         return
-    if not (folder / _MARK).exists():
-        for name in (*_RUN_FILES, _MARK):
+    if not (folder / RECIPE).exists():
+        for name in (*_RUN_FILES, RECIPE):
             if (aside / name).exists():
                 _remove(folder / name)
                 os.replace(aside / name, folder / name)
@@ -167,40 +301,3 @@ def _settle(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def with_splits_of_run(table: LabelTable, *folders: Path | None) -> LabelTable:
-    """Data without splits gets those that the training made of it: `split.csv` in the first run folder that has it."""
-    made = next((folder / "split.csv" for folder in folders if folder and (folder / "split.csv").is_file()), None)
-    if made is None or table.split_names != ("",):
-        return table
-    written = open_data(made, check_files="no")
-    split_of = {os.path.realpath(image): split for image, split in zip(written.images, written.splits, strict=True)}
-    return table.with_splits([split_of.get(os.path.realpath(image), "") for image in table.images])
-
-
-FOLDER = "gates"  # of a run
-
-
-def write_gates(run: Path, epoch: int, weights: NDArray[np.floating]) -> None:
-    """Keep the mean gate weights [layers, K, n_t + n_s] after an epoch; a resumed run writes the same file again."""
-    folder = run / FOLDER
-    folder.mkdir(exist_ok=True)
-    np.save(folder / _name(epoch), weights.astype(np.float32), allow_pickle=False)
-
-
-def read_gates(run: Path) -> list[tuple[int, NDArray[np.float32]]]:
-    """What was kept after each finished epoch; empty for a head without gates, or trained without validation images.
-
-    metrics.jsonl says which epochs are finished: a killed run may have gates of one that is not.
-    """
-    try:
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if (run / FOLDER).is_dir() else []
-        epochs = [int(json.loads(line)["epoch"]) for line in lines]
-        return [(epoch, np.load(run / FOLDER / _name(epoch), allow_pickle=False)) for epoch in epochs]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise LabelwiseError(f"{str(run)!r}: the gates that its training recorded cannot be read ({error})") from None
-
-
-def _name(epoch: int) -> str:
-    return f"{epoch:04}.npy"

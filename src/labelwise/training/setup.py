@@ -146,7 +146,7 @@ def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> La
         return own
     if start is None:
         return None
-    known = with_splits_of_run(table, Path(start), Path(start).parent)
+    known = with_splits_of_run(table, start)
     if known.split_names == ("",):
         return None
     # What the earlier run did not know is new material to learn from; what it learned from never becomes a test image.

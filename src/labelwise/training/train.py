@@ -16,14 +16,14 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.heads import preset, uses_words, with_options
 from labelwise.model.config import ModelConfig
-from labelwise.model.model import LabelModel, load_model
+from labelwise.model.model import LabelModel
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import Recipe, save_recipe
-from labelwise.training.run import run_folder
+from labelwise.training.run import RECIPE, Run, run_folder
 from labelwise.training.setup import (
     build_model,
     check_start,
@@ -36,8 +36,22 @@ from labelwise.training.setup import (
 )
 
 
-def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> LabelModel:
-    """Train by `recipe` in `folder` and return the model, which is also saved in `folder`/model."""
+def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Run:
+    """Train a model by a recipe.
+
+    Args:
+        recipe: Everything that decides the training (`load_recipe`).
+        folder: Where the run is written: model, recipe, metrics, checkpoints and log.
+        resume: Continue the run in `folder` exactly where it stopped.
+        overwrite: Replace the run in `folder`; it is kept until the new one has begun.
+
+    Returns:
+        The finished run; `run.model()` is the model.
+
+    Example:
+        >>> run = train(load_recipe(None, {"data.source": "photos.csv"}), "runs/first")  # doctest: +SKIP
+        >>> run.evaluate(split="test")  # doctest: +SKIP
+    """
     folder = Path(folder)
     check(recipe)
     if recipe.model.start is not None and not resume:
@@ -47,10 +61,11 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
         fabric.barrier()
         display = Display(folder / "log.txt" if fabric.is_global_zero else None)
         try:
-            return _train(recipe, folder, fabric, display, resume)
+            _train(recipe, folder, fabric, display, resume)
+            return Run(folder)
         except KeyboardInterrupt:
             display.close()
-            started = (folder / "recipe.yaml").exists()
+            started = (folder / RECIPE).exists()
             resumed = f"Continue with: labelwise train --out {folder} --resume"
             display.say(f"stopped; nothing is lost. {resumed if started else 'Give the same command again.'}")
             raise
@@ -83,7 +98,7 @@ def check(recipe: Recipe) -> None:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be shared evenly by {processes} processes")
 
 
-def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> LabelModel:
+def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> None:
     split_file = folder / "split.csv" if fabric.is_global_zero and not resume else None
     train_table, held_out = open_tables(recipe, display, split_file=split_file, run=folder if resume else None)
     for table in (train_table, held_out):
@@ -114,19 +129,18 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     data = fingerprint(train_table, held_out)
     trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display, data)
     if fabric.is_global_zero:
-        save_recipe(recipe, folder / "recipe.yaml")  # from here on the folder holds a run; before, only a mistake
+        save_recipe(recipe, folder / RECIPE)  # from here on the folder holds a run; before, only a mistake
     trained = trainer.run(resume)
     display.close()
     if not trained and (folder / "model").exists():  # as it is: its thresholds may have been fitted anew since
         display.say(f"{folder} is finished already")
-        return load_model(folder)
+        return
     model = with_kept_weights(model, trainer, frozen)
     if fabric.is_global_zero:
         model.config = finished_config(model, trainer, recipe, batches)
         model.save(folder / "model")
         display.say(f"saved {folder / 'model'}; evaluate it with: labelwise evaluate {folder} --data … --split test")
     fabric.barrier()
-    return model
 
 
 def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:

@@ -1,0 +1,40 @@
+"""Results as tables: a pandas frame, and HTML for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from labelwise.core.errors import LabelwiseError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def to_frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> pandas.DataFrame:
+    """A pandas frame with one row per mapping, by `index` if given. pandas is optional: nothing else here needs it."""
+    try:
+        import pandas
+    except ImportError:
+        raise LabelwiseError("to_pandas needs the package 'pandas'; install it with: pip install pandas") from None
+    frame = pandas.DataFrame(list(rows))
+    return frame if index is None or frame.empty else frame.set_index(index)
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table for `_repr_html_`; every cell is escaped, numbers are aligned to the right.
+
+    >>> html_table(["label", "AP"], [["<b>", 0.5]])
+    '<table><tr><th>label</th><th>AP</th></tr><tr><td>&lt;b&gt;</td><td style="text-align:right">0.50</td></tr></table>'
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f'<td style="text-align:right">{f"{value:,}" if isinstance(value, int) else f"{value:.2f}"}</td>'
+    return f"<td>{escape('-' if value is None else str(value))}</td>"
