@@ -28,6 +28,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test-slow: $(INSTALLED) ## Also run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow

@@ -92,7 +92,7 @@ def _runners(
 
     from labelwise.backbones.timm_backbone import put_channels_last
     from labelwise.engines.choose import open_engine
-    from labelwise.engines.convert import TorchEngine
+    from labelwise.model.network import TorchEngine
     from labelwise.runtime.exported import find_export
     from labelwise.runtime.sessions import FAMILIES
 
@@ -119,5 +119,5 @@ def _runners(
         exported = find_export(int8)
         if exported is None:
             raise LabelwiseError(f"{str(int8)!r} is no exported model; make one with labelwise export --int8")
-        runners["INT8"] = exported.engine()
+        runners["INT8"] = exported.engine
     return runners, left_out

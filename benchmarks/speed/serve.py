@@ -66,7 +66,7 @@ def serve(
         Pictures in a batch, at most.
     """
     from benchmarks.speed.models import bench_model, bench_photos, model_name
-    from labelwise.runtime.tagger import load
+    from labelwise.engines.load import load
 
     with tempfile.TemporaryDirectory() as folder:
         source = model
@@ -77,7 +77,7 @@ def serve(
         tagger = load(source, engine=engine, images=1_000_000, batch_size=batch)
         tagger.predict(paths[:batch], batch_size=batch)  # the first run allocates
         expected, before = _offline(tagger, paths, batch)
-        options = [f"--engine={tagger.engine.family}", f"--workers={workers}", f"--batch-size={batch}"]
+        options = [f"--engine={tagger.family}", f"--workers={workers}", f"--batch-size={batch}"]
         with running_server(source, *options) as server:
             load_result = _under_load(server, paths, clients, seconds)
         _, after = _offline(tagger, paths, batch)
@@ -99,7 +99,7 @@ def serve(
     ]
     report = Report(
         "serve",
-        f"{clients} clients for {seconds:g} s against predict, engine {tagger.engine.family}, batch {batch}, "
+        f"{clients} clients for {seconds:g} s against predict, engine {tagger.family}, batch {batch}, "
         f"{workers} {'worker' if workers == 1 else 'workers'}",
         [
             Column("side", "side"),
@@ -119,7 +119,7 @@ def serve(
             "images": len(paths),
             "clients": clients,
             "seconds": seconds,
-            "engine": tagger.engine.family,
+            "engine": tagger.family,
             "workers": workers,
             "batch": batch,
         },

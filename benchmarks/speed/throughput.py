@@ -181,10 +181,10 @@ def _stages(tagger: Tagger, backbone: nn.Module | None, paths: Sequence[str], ba
     inputs = np.stack([transform(picture) for picture in pictures])[:batch]
     stages = {"decode": decoded - start, "preprocess": time.perf_counter() - decoded}
     result: dict[str, Any] = {name: taken / len(paths) * 1e3 for name, taken in stages.items()}
-    runs: dict[str, Callable[[], object]] = {"network": lambda: tagger.engine(inputs)}
+    runs: dict[str, Callable[[], object]] = {"network": lambda: tagger.logits(inputs)}
     if backbone is not None:
         size = tagger.config.preprocessing.size
-        engine = open_engine(tagger.engine.family, backbone, size=size, batch_size=batch)
+        engine = open_engine(tagger.family, backbone, size=size, batch_size=batch)
         runs["backbone"] = lambda: engine(inputs)
     times = {name: timing.best / len(inputs) for name, timing in in_turns(runs, seconds=1).items()}
     result["backbone"] = times.get("backbone", times["network"])

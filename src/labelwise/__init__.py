@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
+    from labelwise.engines.load import load
     from labelwise.model.model import LabelModel, create_model, load_model
-    from labelwise.runtime.tagger import Tagger, load
+from labelwise.runtime.tagger import Tagger
 
 __all__ = [
     "LabelModel",
@@ -33,7 +34,7 @@ _HOME = {
     "create_model": "labelwise.model",
     "load_model": "labelwise.model",
     "Tagger": "labelwise.runtime.tagger",
-    "load": "labelwise.runtime.tagger",
+    "load": "labelwise.engines.load",
 }
 
 

@@ -25,8 +25,8 @@ from labelwise.cli.predict import predict
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
+from labelwise.engines.load import load
 from labelwise.model.model import create_model
-from labelwise.runtime.tagger import load
 
 LABELS = ("boat", "car", "hot dog", "sun")
 

@@ -14,8 +14,8 @@ from labelwise.cli.predict import predict
 from labelwise.cli.prediction_files import SidecarWriter
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
+from labelwise.engines.load import load
 from labelwise.model.model import create_model
-from labelwise.runtime.tagger import load
 
 LABELS = ("sea & sand", "<kite>", "böat")
 

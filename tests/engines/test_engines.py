@@ -14,9 +14,9 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine
-from labelwise.engines.convert import TorchEngine
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
+from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import Engine, Family, relative_difference, thread_count
 
 

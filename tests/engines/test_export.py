@@ -17,13 +17,14 @@ from labelwise.cli.export import export
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines.export import export_model
+from labelwise.engines.load import load
 from labelwise.evaluation import evaluate, predict_logits
 from labelwise.heads import list_heads, preset
 from labelwise.heads.words import uses_words
 from labelwise.model.model import LabelModel, create_model, load_model
-from labelwise.runtime.exported import ExportedModel, find_export
+from labelwise.runtime.exported import find_export
 from labelwise.runtime.sessions import Floats
-from labelwise.runtime.tagger import Tagger, load
+from labelwise.runtime.tagger import Tagger
 
 pytest.importorskip("onnxruntime")
 
@@ -59,11 +60,11 @@ def copy(root: Path, tmp_path: Path) -> Path:
 def test_an_exported_tagger_says_what_the_model_says(root: Path) -> None:
     expected, found = load(root / "model"), load(root / "onnx")
     assert (found.labels, found.thresholds) == (expected.labels, expected.thresholds)
-    assert found.engine.family == "onnxruntime"
+    assert found.family == "onnxruntime"
     for one, other in zip(expected.predict(root / "sample"), found.predict(root / "sample", batch_size=4), strict=True):
         assert other.labels == one.labels
         assert other.all_scores == pytest.approx(one.all_scores, abs=1e-5)
-    with pytest.raises(LabelwiseError, match="neither attention nor"):
+    with pytest.raises(LabelwiseError, match="exported model, which gives scores alone"):
         found.predict(root / "sample")[0].attention("dog")
     with pytest.raises(LabelwiseError, match="labels of the exported model"):
         load(root / "onnx", labels=["kite"])
@@ -72,7 +73,7 @@ def test_an_exported_tagger_says_what_the_model_says(root: Path) -> None:
 def test_openvino_runs_the_same_file(root: Path) -> None:
     pytest.importorskip("openvino")
     tagger = load(root / "onnx", engine="openvino")
-    assert tagger.engine.family == "openvino"
+    assert tagger.family == "openvino"
     expected = load(root / "model").predict(root / "sample")
     assert [p.labels for p in tagger.predict(root / "sample")] == [p.labels for p in expected]
 
@@ -80,7 +81,7 @@ def test_openvino_runs_the_same_file(root: Path) -> None:
 def test_an_exported_model_is_evaluated_like_the_model(root: Path) -> None:
     exported = find_export(root / "onnx")
     assert exported is not None
-    network, model = ExportedModel(exported), load_model(root / "model")
+    network, model = exported.open(), load_model(root / "model")
     table = make_sample(root / "sample", images=6, size=50)
     table = type(table).from_lists(table.images, [["cat"], ["dog"], [], ["sun", "cat"], ["boat"], ["car"]], LABELS)
     options = {"workers": 0, "progress": False, "flip": True}

@@ -55,13 +55,13 @@ def test_int8_is_close_and_says_what_it_costs(kind: str, root: Path, capsys: pyt
     expected = {"onnx": ["config.json", "model.onnx"], "openvino": ["config.json", "model.bin", "model.xml"]}
     assert sorted(file.name for file in (root / kind).iterdir()) == expected[kind]
     # 8 bits show, but not by much
-    from labelwise.runtime.tagger import load
+    from labelwise.engines.load import load
 
     quantized, model = load(root / kind), load(root / "model")
     images = torch.stack(
         [torch.from_numpy(model._input(str(path))) for path in sorted((root / "sample" / "images").iterdir())]
     )
-    found, whole = quantized.engine(images.numpy()), model.engine(images.numpy())
+    found, whole = quantized.logits(images.numpy()), model.logits(images.numpy())
     assert 1e-6 < relative_difference(found, whole) < 0.1
 
 

@@ -23,10 +23,10 @@ from labelwise.cli import main
 from labelwise.cli.jobs import JobOptions
 from labelwise.cli.predict import predict
 from labelwise.core.errors import LabelwiseError
+from labelwise.engines.load import load
 from labelwise.jobs.job import JobFolder, JobSettings
 from labelwise.jobs.run import PartWorker, run_job
 from labelwise.jobs.sources import find_parts
-from labelwise.runtime.tagger import load
 
 
 @pytest.fixture(scope="module")

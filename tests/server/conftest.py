@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from labelwise.data.sample import make_sample
-from labelwise.runtime.tagger import Tagger, load
+from labelwise.engines.load import load
+from labelwise.runtime.tagger import Tagger
 from serving_kit import RunningServer, png, running, write_tiny_export
 
 

@@ -83,7 +83,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
 def tag_photos(console: Console) -> None:
     """What `labelwise predict PHOTO …` says right after installation."""
     from labelwise.cli.predict import describe
-    from labelwise.runtime.tagger import load
+    from labelwise.engines.load import load
 
     package = find_spec("skimage")
     if package is None or package.origin is None:

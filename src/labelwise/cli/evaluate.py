@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
@@ -17,15 +14,13 @@ from rich.table import Table
 from labelwise.cli.common import say
 from labelwise.core.errors import LabelwiseError, shortened
 from labelwise.core.files import atomic_write
-from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, unseen_labels
 from labelwise.data.table import LabelTable
-from labelwise.engines.choose import open_engine
-from labelwise.evaluation.inference import InferenceOptions
+from labelwise.engines.load import full_config, open_model
+from labelwise.evaluation.inference import InferenceOptions, engine_for
 from labelwise.features import FeatureCache
-from labelwise.model.model import LabelModel, load_model
-from labelwise.runtime.exported import ExportedModel, find_export
-from labelwise.runtime.sessions import Engine, EngineName
+from labelwise.model.model import LabelModel
+from labelwise.runtime.exported import ExportedModel
 from labelwise.training.recipe import load_recipe
 from labelwise.training.run import RECIPE, find_run, with_splits_of_run
 
@@ -105,7 +100,6 @@ def evaluate(
     from labelwise.evaluation.thresholds import parse_rule
     from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
     from labelwise.model.folder import find_folder
-    from labelwise.model.model import LabelModel
 
     fits = fit_thresholds is not None or fit_temperature
     _check_arguments(model, fits, save, fit_on, bootstrap, batch_size, workers)
@@ -117,37 +111,59 @@ def evaluate(
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out --scales or --cache")
     named, model = model or "the bundled tagger", model or str(default_model())
-    network = open_network(model, engine, itself=save or cache or bool(unseen) or views != [1])
+    network = open_model(model, engine=engine)
+    if isinstance(network, ExportedModel):
+        if save or cache or unseen or views != [1]:
+            raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
+        network.config = full_config(network)
     whole = with_splits_of_run(open_data(data), model)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = unseen_of(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels alone: add --unseen none")
     # Before the work, not after it.
-    labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else network.labels
+    labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else network.config.labels
     match_labels(table, labels, ignore_extra=ignore_extra_labels)
-    inference = Inference(
-        network=network,
-        engine=engine,
-        batch_size=batch_size,
-        workers=workers,
-        on_bad_image=on_bad_image,
-        flip=flip,
-        scales=views,
-        cache=cache,
-        as_it_is=not hidden,
-        images=len(table),
-    )
+    runner = None
+    if hidden and engine not in ("auto", "torch"):
+        raise LabelwiseError(f"--engine {engine} runs a model as it is: not with --unseen; use torch")
+    if not (hidden or cache):  # with a cache, the engine computes the features
+        images = len(table) * (2 if flip else 1)
+        runner = engine_for(network, engine, images=images, batch_size=batch_size, scales=views, say=_note)
+
+    def options(images: LabelTable) -> InferenceOptions:
+        features = None
+        if cache and isinstance(network, LabelModel):
+            features = FeatureCache.build(
+                images,
+                network.backbone,
+                network.config.preprocessing,
+                flips=flip,
+                batch_size=batch_size,
+                workers=workers,
+                on_bad_image=on_bad_image,
+                engine=engine,
+            )
+        return {
+            "batch_size": batch_size,
+            "workers": workers,
+            "on_bad_image": on_bad_image,
+            "flip": flip,
+            "scales": views,
+            "features": features,
+            "engine": runner,
+        }
+
     known: dict[str, Any] = {"bootstrap": bootstrap, "ignore_extra_labels": ignore_extra_labels}
     if hidden:
         assert isinstance(network, LabelModel)
-        result = evaluate_zero_shot(network, table, hidden, **known, **inference.options(table)).as_dict()
+        result = evaluate_zero_shot(network, table, hidden, **known, **options(table)).as_dict()
     else:
-        predictions = predict_logits(network, table, **inference.options(table))
+        predictions = predict_logits(network, table, **options(table))
         fitted = None
         if fits:
             other = fit_on not in (None, split)
-            used = predict_logits(network, fit_table, **inference.options(fit_table)) if other else predictions
+            used = predict_logits(network, fit_table, **options(fit_table)) if other else predictions
             fitted = {"on": fit_on or split, **_fit(network, fit_table, used, fit_thresholds, fit_temperature)}
             if shared := len(set(table.images) & set(fit_table.images)):
                 _warn(f"{shared:,} images are both fitted and measured on: these numbers are optimistic; see --fit-on")
@@ -171,8 +187,8 @@ def _fit(
     """Fit on the predictions of `table` and give the network what was found; returns what the JSON says about it."""
     from labelwise.evaluation import fit_config, match_labels
 
-    targets = match_labels(table, network.labels, ignore_extra=True).targets(seen.rows)
-    fit = fit_config(network.config, seen.logits, targets, thresholds=thresholds, temperature=temperature)
+    targets = match_labels(table, network.config.labels, ignore_extra=True).targets(seen.rows)
+    fit = fit_config(full_config(network), seen.logits, targets, thresholds=thresholds, temperature=temperature)
     network.config = fit.config
     if fit.fallback_labels:
         _warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {shortened(fit.fallback_labels)}")
@@ -226,6 +242,10 @@ def _show(result: dict[str, Any]) -> None:
         Console(highlight=False).print(table)
     for note in notes(result):
         say(note)
+
+
+def _note(text: str) -> None:
+    say(text, stderr=True)
 
 
 def _warn(text: str) -> None:
@@ -310,73 +330,3 @@ def _label_table(rows: list[dict[str, Any]]) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def open_network(model: str, engine: EngineName, *, itself: bool) -> LabelModel | ExportedModel:
-    """A model, or if that will do an exported one."""
-    exported = find_export(model)
-    if exported is not None:
-        if itself:
-            raise LabelwiseError("--save, --cache, --unseen and --scales need the model itself, not an exported one")
-        return ExportedModel(exported, engine)
-    return load_model(model).to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@dataclass(kw_only=True)
-class Inference:
-    network: LabelModel | ExportedModel
-    engine: EngineName
-    batch_size: int
-    workers: int
-    on_bad_image: OnBadImage
-    flip: bool
-    scales: list[float]
-    cache: bool
-    as_it_is: bool  # the network's own labels, and no others
-    images: int  # how many, about: for one engine or the other to be worth its preparation
-
-    @cached_property
-    def runner(self) -> Engine | None:
-        """The engine for the whole model; None where torch runs it, or its head on cached features."""
-        if isinstance(self.network, ExportedModel):
-            return self.network.engine
-        if self.cache:  # there the engine computes the features
-            return None
-        if not self.as_it_is or self.scales != [1]:
-            if self.engine not in ("auto", "torch"):
-                raise LabelwiseError(
-                    f"--engine {self.engine} runs a model as it is: not with --scales or --unseen; use torch"
-                )
-            return None
-        return open_engine(
-            self.engine,
-            self.network,
-            size=self.network.config.preprocessing.size,
-            images=self.images * (2 if self.flip else 1),
-            batch_size=self.batch_size,
-            say=lambda text: say(text, stderr=True),
-        )
-
-    def options(self, images: LabelTable) -> InferenceOptions:
-        """The keywords of `predict_logits` for these images; their features are computed here if they are cached."""
-        features = None
-        if self.cache and isinstance(self.network, LabelModel):
-            features = FeatureCache.build(
-                images,
-                self.network.backbone,
-                self.network.config.preprocessing,
-                flips=self.flip,
-                batch_size=self.batch_size,
-                workers=self.workers,
-                on_bad_image=self.on_bad_image,
-                engine=self.engine,
-            )
-        return {
-            "batch_size": self.batch_size,
-            "workers": self.workers,
-            "on_bad_image": self.on_bad_image,
-            "flip": self.flip,
-            "scales": self.scales,
-            "features": features,
-            "engine": self.runner,
-        }

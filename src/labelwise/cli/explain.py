@@ -116,15 +116,16 @@ def _picture(
     if image.is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one picture")
     from labelwise.analysis.maps import describe, maps_of
+    from labelwise.engines.load import load, require_network
     from labelwise.reports.figures import save_explanation
-    from labelwise.runtime.tagger import load
 
     tagger = load(model)
     prediction = tagger.predict(image)[0]
     shown = [name.strip() for name in labels.split(",")] if labels else list(prediction.all_scores)[:top]
-    maps = maps_of(tagger.model, prediction.picture(), shown, method=method, layer=layer, head=head)
+    network = require_network(tagger.model)
+    maps = maps_of(network, prediction.picture(), shown, method=method, layer=layer, head=head)
     out.parent.mkdir(parents=True, exist_ok=True)
-    save_explanation(prediction, maps, out, describe(tagger.model, method, layer, head))
+    save_explanation(prediction, maps, out, describe(network, method, layer, head))
     say(f"{out}: {', '.join(shown)}")
 
 

@@ -246,7 +246,7 @@ def predict(
     if missing is not None:
         raise LabelwiseError(f"no such file or folder: {missing!r}")
     _check_targets({"--json": json_file, "--csv": csv_file}, [*sources, *([from_file] if from_file else [])])
-    from labelwise.runtime.tagger import load
+    from labelwise.engines.load import load
 
     pictures: Iterable[str] = map(str, find_images(chain(sources, listed)))
     count: int | None = None

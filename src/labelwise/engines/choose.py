@@ -20,8 +20,9 @@ from torch import nn
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
-from labelwise.engines.convert import FILES, TorchEngine, convert, open_file
+from labelwise.engines.convert import FILES, convert, open_file
 from labelwise.model.model import LabelModel
+from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import (
     FAMILIES,
     TOLERANCE,

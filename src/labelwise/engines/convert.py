@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from timm.layers import Conv2dSame
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.runtime.sessions import Engine, Family, Floats
+from labelwise.model.network import TorchEngine
+from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino
 
 
 def with_constant_padding(network: nn.Module) -> nn.Module:
@@ -81,18 +81,13 @@ def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metad
     else:
         _write_onnx(program, folder / FILES["onnxruntime"], metadata)
     if family == "openvino":
-        from labelwise.runtime.sessions import openvino
-
-        package = openvino()
-        model = package.Core().read_model(folder / FILES["onnxruntime"])
+        model = openvino().Core().read_model(folder / FILES["onnxruntime"])
         save_openvino(model, path, metadata)
         (folder / FILES["onnxruntime"]).unlink()
     return path
 
 
 def save_openvino(model: Any, path: Path, metadata: str) -> None:
-    from labelwise.runtime.sessions import openvino
-
     model.set_rt_info(metadata, KEY)
     openvino().save_model(model, path, compress_to_fp16=False)
 
@@ -101,13 +96,7 @@ def open_file(path: Path, family: Family) -> Engine:
     """The engine of this family on a file that `convert` wrote; OpenVINO also opens ONNX."""
     if family == "torch":
         return TorchEngine(torch.export.load(path).module())
-    if family == "onnxruntime":
-        from labelwise.runtime.sessions import OnnxEngine
-
-        return OnnxEngine(path)
-    from labelwise.runtime.sessions import OpenVinoEngine
-
-    return OpenVinoEngine(path)
+    return OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
 
 
 def _traced(module: nn.Module, size: int) -> ExportedProgram:
@@ -153,20 +142,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-class TorchEngine:
-    """Runs where the module's parameters are, in their precision. The module is expected in evaluation mode."""
-
-    family: Family = "torch"
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    @torch.inference_mode()
-    def __call__(self, images: Floats) -> Floats:
-        inputs = torch.from_numpy(images)
-        like = next(self.module.parameters(), inputs)
-        inputs = inputs.to(like.device, like.dtype).contiguous(memory_format=torch.channels_last)
-        out: Floats = np.asarray(self.module(inputs).float().cpu())
-        return out

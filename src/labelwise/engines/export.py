@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.engines.convert import STRIDE, TorchEngine, convert, open_file, takes_other_sizes
+from labelwise.engines.convert import STRIDE, convert, open_file, takes_other_sizes
 from labelwise.engines.quantize import Calibration, quantize
 from labelwise.model.folder import replace_model_folder
 from labelwise.model.model import LabelModel
+from labelwise.model.network import TorchEngine
 from labelwise.runtime.exported import CONFIG, ExportConfig, ExportFormat, config_text, find_export
 from labelwise.runtime.sessions import TOLERANCE, Engine, Family, Floats, relative_difference
 

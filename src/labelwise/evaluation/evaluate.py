@@ -14,6 +14,7 @@ from rich.table import Table
 from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
 from labelwise.data.table import LabelTable
+from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.inference import InferenceOptions, Predictions, predict_logits
@@ -22,8 +23,7 @@ from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.ranking import Bytes
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
-from labelwise.model.model import LabelModel
-from labelwise.runtime.exported import ExportedModel
+from labelwise.runtime.tagger import Model
 
 LEVEL = 0.95  # of the confidence intervals
 _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
@@ -75,7 +75,7 @@ def describe_model(config: ModelConfig) -> dict[str, Any]:
 
 
 def evaluate(
-    model: LabelModel | ExportedModel,
+    model: Model,
     table: LabelTable,
     *,
     predictions: Predictions | None = None,
@@ -89,10 +89,10 @@ def evaluate(
     `predictions` are the table's, if they were computed before; otherwise `inference` are options of `predict_logits`.
     `bootstrap` is the number of samples for confidence intervals; 0 leaves them out.
     """
-    match_labels(table, model.labels, ignore_extra=ignore_extra_labels)  # before the work, not after it
+    match_labels(table, model.config.labels, ignore_extra=ignore_extra_labels)  # before the work, not after it
     predictions = predictions or predict_logits(model, table, **inference)
     return measure(
-        model.config,
+        full_config(model),
         table,
         predictions,
         bootstrap=bootstrap,

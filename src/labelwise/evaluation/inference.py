@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
-from labelwise.engines.convert import TorchEngine
+from labelwise.engines.choose import open_engine
 from labelwise.features.compute import evaluating
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
-from labelwise.runtime.exported import ExportedModel
-from labelwise.runtime.sessions import Engine
+from labelwise.model.network import Network
+from labelwise.runtime.sessions import Engine, EngineName, Floats
+from labelwise.runtime.tagger import Model
 
 if TYPE_CHECKING:
     from labelwise.features import FeatureCache
@@ -50,7 +51,7 @@ class InferenceOptions(TypedDict, total=False):
 
 
 def predict_logits(
-    model: LabelModel | ExportedModel,
+    model: Model,
     table: LabelTable,
     *,
     batch_size: int = 32,
@@ -72,7 +73,7 @@ def predict_logits(
     if features is not None and list(scales) != [1]:
         raise LabelwiseError("cached features are of one input size; leave out the scales, or do not use the cache")
     sizes = input_sizes(model, scales)
-    total = torch.zeros(len(table), len(model.labels))  # [M, N]
+    total = torch.zeros(len(table), len(model.config.labels))  # [M, N]
     seen = torch.zeros(len(table), dtype=torch.bool)
     bad_images: Sequence[BadImage] = ()
     for size in sizes:
@@ -80,7 +81,7 @@ def predict_logits(
             batches, bad_images = _from_features(_in_memory(model), features, batch_size, flip), features.bad_images
         else:
             images = _images(model, table, size, on_bad_image)
-            batches = _from_images(engine or _own_engine(model), images, batch_size, workers, flip)
+            batches = _from_images(engine or model.logits, images, batch_size, workers, flip)
         description = "Evaluating" if len(sizes) == 1 else f"Evaluating at {size} pixels"
         with _evaluating(model), torch.inference_mode(), progress_of(description, len(table), progress) as advance:
             for rows, logits in batches:
@@ -96,21 +97,42 @@ def predict_logits(
     return Predictions((total[rows] / views).numpy(), rows.numpy(), tuple(bad_images))
 
 
-def _own_engine(model: LabelModel | ExportedModel) -> Engine:
-    return model.engine if isinstance(model, ExportedModel) else TorchEngine(model)
+def engine_for(
+    model: Model,
+    name: EngineName,
+    *,
+    images: int,
+    batch_size: int = 32,
+    scales: Sequence[float] = (1.0,),
+    say: Callable[[str], None] | None = None,
+) -> Engine | None:
+    """The engine of this name for `predict_logits`; None where the model runs by itself.
+
+    `images` is how many there are, about: for an engine to be worth its preparation.
+    """
+    if not isinstance(model, LabelModel):
+        return None
+    if list(scales) == [1]:
+        size = model.config.preprocessing.size
+        return open_engine(name, model, size=size, images=images, batch_size=batch_size, say=say)
+    if name not in ("auto", "torch"):
+        raise LabelwiseError(
+            f"engine {name} runs a model at one input size; use torch for other scales", options={"engine": "torch"}
+        )
+    return None
 
 
-def _evaluating(model: LabelModel | ExportedModel) -> AbstractContextManager[None]:
-    return nullcontext() if isinstance(model, ExportedModel) else evaluating(model)
+def _evaluating(model: Model) -> AbstractContextManager[None]:
+    return evaluating(model) if isinstance(model, nn.Module) else nullcontext()
 
 
-def _in_memory(model: LabelModel | ExportedModel) -> LabelModel:
-    if isinstance(model, ExportedModel):
+def _in_memory(model: Model) -> Network:
+    if not isinstance(model, Network):
         raise LabelwiseError("an exported model is one piece, and of one size here: leave out the cache and the scales")
     return model
 
 
-def input_sizes(model: LabelModel | ExportedModel, scales: Sequence[float]) -> list[int]:
+def input_sizes(model: Model, scales: Sequence[float]) -> list[int]:
     """The model's own size times each scale, rounded to a multiple of the backbone's stride (1.0 stays as it is)."""
     native = model.config.preprocessing.size
     if not scales or not all(math.isfinite(scale) and scale > 0 for scale in scales):
@@ -119,8 +141,8 @@ def input_sizes(model: LabelModel | ExportedModel, scales: Sequence[float]) -> l
         )
     if list(scales) == [1]:
         return [native]
-    model = _in_memory(model)
-    stride = round(native / _map_side(model, native))
+    network = _in_memory(model)
+    stride = round(native / _map_side(network, native))
     sizes = [native if scale == 1 else max(1, round(native * scale / stride)) * stride for scale in scales]
     for place, size in enumerate(sizes):
         if size in sizes[:place]:
@@ -128,11 +150,11 @@ def input_sizes(model: LabelModel | ExportedModel, scales: Sequence[float]) -> l
             raise LabelwiseError(
                 f"scales {first} and {scales[place]} both give {size} pixels (multiples of {stride}); leave one out"
             )
-        _map_side(model, size)
+        _map_side(network, size)
     return sizes
 
 
-def _map_side(model: LabelModel, size: int) -> int:
+def _map_side(model: Network, size: int) -> int:
     """The side of the feature map for pictures of `size` pixels; an error if the backbone cannot take them."""
     device = next(model.parameters()).device
     try:
@@ -145,13 +167,13 @@ def _map_side(model: LabelModel, size: int) -> int:
         ) from None
 
 
-def _images(model: LabelModel | ExportedModel, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
+def _images(model: Model, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
     preprocessing = model.config.preprocessing.model_copy(update={"size": size})
     return ImageDataset(table, eval_transform(preprocessing), on_bad_image)
 
 
 def _from_images(
-    engine: Engine, pictures: ImageDataset, batch_size: int, workers: int, flip: bool
+    engine: Callable[[Floats], Floats], pictures: ImageDataset, batch_size: int, workers: int, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows [B] and the sum of the views' logits [B, N]."""
     for batch in ImageLoader(pictures, batch_size=batch_size, num_workers=workers):
@@ -162,7 +184,7 @@ def _from_images(
 
 
 def _from_features(
-    model: LabelModel, features: FeatureCache, batch_size: int, flip: bool
+    model: Network, features: FeatureCache, batch_size: int, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same from the backbone's maps: only the head runs."""
     device = next(model.parameters()).device

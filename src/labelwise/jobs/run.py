@@ -31,7 +31,7 @@ class PartResult:
 def open_tagger(
     model: str | Path, settings: JobSettings, images: int = 0, say: Callable[[str], None] | None = None
 ) -> Tagger:
-    from labelwise.runtime.tagger import load
+    from labelwise.engines.load import load
 
     return load(
         model,
@@ -168,7 +168,7 @@ def run_job(
     if settings.engine == "auto":
         # Scores depend in their last digits on what computes them: it is chosen once, and kept for the whole job.
         images = sum(count or 0 for count in counts)
-        engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).engine.family
+        engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).family
         settings = settings.model_copy(update={"engine": engine})
     # Opened again by its name, as every later run and every worker will: "auto" leaves PyTorch unoptimised for a few
     # pictures, which differs in the last digits.

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from huggingface_hub import ModelHubMixin
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.core.errors import LabelwiseError
-from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
+from labelwise.model.network import Network
+from labelwise.model.upload import prepare_upload, upload
 from labelwise.words import WordsConfig, open_words
 
 if TYPE_CHECKING:
     from labelwise.model.optimize import OptimizedModel
 
 
-class LabelModel(nn.Module, ModelHubMixin):
-    """images [B, 3, H, W], preprocessed -> logits [B, N]."""
+class LabelModel(Network, ModelHubMixin):
+    """images [B, 3, H, W], preprocessed -> logits [B, N]: it trains, predicts, explains, and is saved as a folder."""
 
     def __init__(
         self,
@@ -35,28 +36,12 @@ class LabelModel(nn.Module, ModelHubMixin):
         label_slot: Tensor | None = None,
         head: heads.Head | None = None,
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.backbone = backbone or Backbone(config.backbone)
-        self.head = head or heads.build(
-            config.head, self.backbone.channels, len(config.labels), word_vectors, label_slot
+        backbone = backbone or Backbone(config.backbone)
+        super().__init__(
+            config,
+            backbone,
+            head or heads.build(config.head, backbone.channels, len(config.labels), word_vectors, label_slot),
         )
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.config.labels
-
-    def forward(self, images: Tensor, *, partners: Tensor | None = None) -> Tensor:
-        """Logits [B, N]. With `partners` [B], those of each image joined with the one it names (`pair_mix`)."""
-        maps = self.backbone(images)
-        if partners is not None:
-            maps = join_pairs(maps, partners)
-        logits: Tensor = self.head(maps)
-        return logits
-
-    def details(self, images: Tensor) -> heads.HeadDetails:
-        """The logits, where each label's query looked, and HSQ's gates."""
-        return self.head.details(self.backbone(images))
 
     def optimize(self, *, compile: bool = False) -> OptimizedModel:
         """A copy for inference with the same logits (to 1e-4), faster; `compile` adds `torch.compile`.
@@ -67,16 +52,6 @@ class LabelModel(nn.Module, ModelHubMixin):
         from labelwise.model.optimize import OptimizedModel
 
         return OptimizedModel(self, compile=compile)
-
-    def scores(self, logits: Tensor) -> Tensor:
-        """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
-        logits = (logits - self.config.offset) / self.config.temperature
-        return logits.sigmoid() if self.config.task == "multi-label" else logits.softmax(dim=-1)
-
-    @property
-    def thresholds(self) -> tuple[float, ...]:
-        """The score from which each label applies."""
-        return self.config.limits
 
     def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
         """A model for other labels, in any number and order, that shares this one's backbone and weights.
@@ -140,11 +115,10 @@ class LabelModel(nn.Module, ModelHubMixin):
 
         `labelwise push` does the same for a run folder, whose recipe and evaluations the card then tells, too.
         """
-        from labelwise.hub.push import push
-
         with TemporaryDirectory() as folder:
             self.save(Path(folder) / "model")
-            return push(Path(folder) / "model", repo_id, license=license, private=private, **options)
+            prepared = prepare_upload(Path(folder) / "model", Path(folder) / "upload", repo_id, license=license)
+            return upload(prepared, repo_id, private=private, **options)
 
     # The hub mixin adds save_pretrained on top of this hook.
     def _save_pretrained(self, save_directory: Path) -> None:

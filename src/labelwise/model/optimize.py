@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 import torch
 from timm.layers import BatchNormAct2d, Conv2dSame
@@ -18,17 +17,17 @@ from torch.overrides import TorchFunctionMode
 from labelwise import heads
 from labelwise.backbones.timm_backbone import put_channels_last
 from labelwise.core.errors import LabelwiseError
-from labelwise.model.model import LabelModel
+from labelwise.model.network import Network
 
 # Exactly these: other convolutions may do something to their weights first (weight standardisation, for example).
 _CONVOLUTIONS = (nn.Conv2d, Conv2dSame)
 _NORMS = (nn.BatchNorm2d, BatchNormAct2d)
-Network = TypeVar("Network", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 _QUESTIONS = {"__get__", "dim", "size"}  # what a tensor is asked without its values being read; __get__: attributes
 
 
 @torch.no_grad()
-def fold_batch_norms(network: Network, example: Tensor) -> Network:
+def fold_batch_norms(network: Module, example: Tensor) -> Module:
     """A copy in evaluation mode whose batch norms are part of the convolutions before them, where there are any.
 
     Which convolution stands before which norm is watched while `example` runs through the network, so that no naming
@@ -125,38 +124,26 @@ def _fold(convolution: nn.Conv2d, norm: nn.Module) -> None:
     )
 
 
-class OptimizedModel(LabelModel):
-    """Made by `LabelModel.optimize`. It predicts, explains and exports; it cannot be trained, saved or relabelled."""
+class OptimizedModel(Network):
+    """Made by `LabelModel.optimize`: a frozen copy that predicts, explains and exports.
 
-    def __init__(self, model: LabelModel, *, compile: bool = False) -> None:
-        nn.Module.__init__(self)  # LabelModel's own would build a new backbone
-        self.config = model.config
+    Train, save or relabel the model that it was made from.
+    """
+
+    def __init__(self, model: Network, *, compile: bool = False) -> None:
         size = model.config.preprocessing.size
         device = next(model.parameters()).device
         example = torch.rand(2, 3, size, size, device=device)
-        self.backbone = fold_batch_norms(model.backbone, example)
+        backbone = fold_batch_norms(model.backbone, example)
         with torch.no_grad():
-            tokens = self.backbone(example).shape[2:].numel()
-        self.head = heads.optimize(model.head, tokens)
+            tokens = backbone(example).shape[2:].numel()
+        super().__init__(model.config, backbone, heads.optimize(model.head, tokens))
         put_channels_last(self)
-        self.requires_grad_(False)
-        super().train(False)
+        self.requires_grad_(False).train(False)
         if compile:
             self.compile()
 
     def train(self, mode: bool = True) -> Self:
         if mode:
-            self._refuse("trained")
+            raise LabelwiseError("an optimised model cannot be trained; train the model that it was made from")
         return super().train(False)
-
-    def optimize(self, *, compile: bool = False) -> OptimizedModel:
-        self._refuse("optimised again")
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        self._refuse("saved")
-
-    def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
-        self._refuse("given other labels")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise LabelwiseError(f"an optimised model cannot be {what}: do that with the model that it was made from")

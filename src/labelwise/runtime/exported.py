@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
-from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import TaggerConfig
-from labelwise.runtime.sessions import Engine, EngineName
+from labelwise.runtime.sessions import Engine, EngineName, Family, Floats, OnnxEngine, OpenVinoEngine
 
 FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
 CONFIG = "config.json"
@@ -34,38 +33,52 @@ class ExportConfig(Config):
     made_with: dict[str, str] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Exported:
-    """An export folder that was found and whose config was read; `engine` opens the network."""
+@dataclass
+class ExportedModel:
+    """An export folder whose config was read: a `Model` that runs without PyTorch. `open` or the first use opens it."""
 
     folder: Path
     about: ExportConfig
     config: TaggerConfig
-    model: dict[str, Any]  # all of the model's config, as JSON
+    content: dict[str, Any]  # all of the model's config, as JSON
+    _session: Engine | None = None
 
-    def engine(self, name: EngineName = "auto") -> Engine:
+    def open(self, engine: EngineName = "auto") -> Self:
+        """Open the network by this engine; an error if it cannot run the file, or if the file has other labels."""
         path = self.folder / FILES[self.about.kind]
-        family = self._family(name)
+        family = self._family(engine)
         if not path.is_file():
             raise LabelwiseError(f"{str(self.folder)!r} has no {path.name}; copy the whole folder")
-        engine: Any
-        if family == "onnxruntime":
-            from labelwise.runtime.sessions import OnnxEngine
+        session = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
+        self._require_same_labels(path, session.output_shape, session.metadata)
+        self._session = session
+        return self
 
-            engine = OnnxEngine(path)
-        else:
-            from labelwise.runtime.sessions import OpenVinoEngine
+    @property
+    def engine(self) -> Engine:
+        if self._session is None:
+            self.open()
+        assert self._session is not None
+        return self._session
 
-            engine = OpenVinoEngine(path)
-        self._require_same_labels(path, engine.output_shape, engine.metadata)
-        return engine  # type: ignore[no-any-return]
+    @property
+    def family(self) -> Family:
+        return self.engine.family
+
+    def logits(self, images: Floats) -> Floats:
+        """Logits [B, N] of inputs [B, 3, H, W]."""
+        return self.engine(images)
+
+    def maps(self, images: Floats) -> None:
+        """An exported network gives logits alone."""
 
     def _family(self, name: EngineName) -> EngineName:
         if self.about.kind == "torch":
             # torch.export.load evaluates expressions and unpickles objects that are in the file.
             raise LabelwiseError(
                 f"{str(self.folder)!r} was exported for PyTorch programs, and opening such a file can run code that is "
-                "in it; name the model it was made from, or export it with --format onnx"
+                "in it; name the model it was made from, or export it in another format",
+                options={"format": "onnx"},
             )
         if name == "torch" or (name == "onnxruntime" and self.about.kind == "openvino"):
             raise LabelwiseError(f"{str(self.folder)!r} holds {FILES[self.about.kind]}, which engine {name} cannot run")
@@ -90,7 +103,7 @@ class Exported:
             raise LabelwiseError(f"the labels in {str(path)!r} are not those in {CONFIG}; export the model again")
 
 
-def find_export(source: str | Path) -> Exported | None:
+def find_export(source: str | Path) -> ExportedModel | None:
     """The exported model in folder `source`; None if that is something else (a model, a run, a hub id)."""
     file = Path(source) / CONFIG
     if not file.is_file():
@@ -110,7 +123,7 @@ def find_export(source: str | Path) -> Exported | None:
     model = _section(content, "model", file)
     known = {key: value for key, value in model.items() if key in TaggerConfig.model_fields}
     where = str(file)
-    return Exported(Path(source), ExportConfig.parse(about, where), TaggerConfig.parse(known, where), model)
+    return ExportedModel(Path(source), ExportConfig.parse(about, where), TaggerConfig.parse(known, where), model)
 
 
 def _section(content: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
@@ -124,14 +137,3 @@ def config_text(about: ExportConfig, model: dict[str, Any]) -> str:
     """What `config.json` holds, and the network's file inside."""
     content = {"format": FORMAT, "export": about.model_dump(mode="json"), "model": model}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-class ExportedModel:
-    def __init__(self, exported: Exported, engine: EngineName = "auto") -> None:
-        self.folder: Path = exported.folder
-        self.config = ModelConfig.parse(exported.model, str(exported.folder / CONFIG))
-        self.engine: Engine = exported.engine(engine)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.config.labels

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.data.sources import Picture, Sources, decode, find_images
-from labelwise.runtime.exported import Exported, find_export
-from labelwise.runtime.prediction import Prediction, check_threshold
-from labelwise.runtime.sessions import Engine, EngineName, Floats, thread_count
+from labelwise.runtime.exported import ExportedModel
+from labelwise.runtime.prediction import Prediction, TaggerConfig, check_threshold
+from labelwise.runtime.sessions import Engine, Family, Floats, thread_count
 
-if TYPE_CHECKING:
-    from labelwise.model.model import LabelModel
+
+class Model(Protocol):
+    """What a `Tagger` needs: a `LabelModel`, its optimised copy, or an `ExportedModel`."""
+
+    @property
+    def config(self) -> TaggerConfig: ...
+
+    @property
+    def family(self) -> Family:
+        """What runs it."""
+
+    def logits(self, images: Floats) -> Floats:
+        """Logits [B, N] of inputs [B, 3, H, W]."""
+
+    def maps(self, images: Floats) -> tuple[Floats, NDArray[np.int64]] | None:
+        """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if that is not to be had."""
 
 
 class Tagger:
-    """A model ready for pictures: one in memory, which is put into evaluation mode, or an exported one.
+    """A model ready for pictures.
 
-    `engine` is what runs it; without it a model runs by itself, where its parameters are. `threshold` replaces the
-    thresholds that the model carries by one for all labels.
+    `engine` runs it; without one it runs by itself. `threshold` replaces the thresholds that the model carries by one
+    for all labels.
     """
 
-    def __init__(
-        self, model: LabelModel | Exported, *, engine: Engine | None = None, threshold: float | None = None
-    ) -> None:
-        self.config, self._model = model.config, model
+    def __init__(self, model: Model, *, engine: Engine | None = None, threshold: float | None = None) -> None:
+        self.config, self.model = model.config, model
         self.labels = self.config.labels
         if threshold is not None:
             check_threshold(threshold, self.config.task)
@@ -42,25 +52,13 @@ class Tagger:
         self.thresholds = dict(zip(self.labels, limits or [0.5] * len(self.labels), strict=True))
         # As exact as the scores are, or one equal to its threshold would not pass it: [N].
         self.threshold_values = np.array(list(self.thresholds.values()), np.float32)
+        self.family = engine.family if engine else model.family
         self._transform = InputTransform(self.config.preprocessing)
-        if isinstance(model, Exported):
-            self.engine = engine or model.engine()
-        else:
-            from labelwise.backbones.timm_backbone import put_channels_last
-            from labelwise.engines.convert import TorchEngine
+        self._engine = engine
 
-            self.engine = engine or TorchEngine(model)
-            put_channels_last(model.eval())
-
-    @property
-    def model(self) -> LabelModel:
-        """The model in memory, for everything but predicting."""
-        if isinstance(self._model, Exported):
-            raise LabelwiseError(
-                f"{str(self._model.folder)!r} is an exported model: it predicts, and shows neither attention nor "
-                "anything else of its inside; load the model it was made from"
-            )
-        return self._model
+    def logits(self, images: Floats) -> Floats:
+        """Logits [B, N] of inputs [B, 3, size, size]."""
+        return self._engine(images) if self._engine else self.model.logits(images)
 
     def predict(
         self, images: Sources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
@@ -103,20 +101,18 @@ class Tagger:
 
     def query_maps(self, source: Picture) -> tuple[Floats, NDArray[np.int64]]:
         """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
-        import torch
-
-        from labelwise.heads import list_heads, preset
-        from labelwise.heads.config import CsraConfig, QueryHeadConfig
-
-        looking = QueryHeadConfig | CsraConfig
-        if not isinstance(self.model.config.head, looking):
-            able = ", ".join(name for name in list_heads() if isinstance(preset(name), looking))
-            kind = self.model.config.head.kind
-            raise LabelwiseError(f"a model with the head {kind!r} has no attention to show; heads that have: {able}")
-        image = torch.from_numpy(self._input(source))[None]  # [1, 3, size, size]
-        with torch.inference_mode():
-            details = self.model.details(image.to(next(self.model.parameters()).device))
-        return details.attention[0].float().cpu().numpy(), details.label_query.cpu().numpy()
+        found = self.model.maps(self._input(source)[None])
+        if found is None:
+            if isinstance(self.model, ExportedModel):
+                raise LabelwiseError(
+                    f"{str(self.model.folder)!r} is an exported model, which gives scores alone; load the model that "
+                    "it was made from"
+                )
+            raise LabelwiseError(
+                "this model's head has no attention to show; explain it with Grad-CAM", options={"method": "grad-cam"}
+            )
+        maps, label_query = found
+        return maps[0], label_query
 
     def _input(self, source: Picture) -> Floats:
         """[3, size, size]; runs in a thread."""
@@ -138,49 +134,7 @@ class Tagger:
             yield Prediction(self, source, next(rows) if error is None else None, error)
 
     def _scores(self, images: Floats) -> Floats:
-        scores = self.config.scores(self.engine(images))  # [B, N]
+        scores = self.config.scores(self.logits(images))  # [B, N]
         if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
         return scores
-
-
-def load(
-    source: str | Path | None = None,
-    *,
-    threshold: float | None = None,
-    engine: EngineName | None = None,
-    labels: Sequence[str] | None = None,
-    images: int = 0,
-    batch_size: int = 32,
-    say: Callable[[str], None] | None = None,
-    **hub_options: Any,
-) -> Tagger:
-    """A tagger from a run folder, a model folder, an exported model or a hub id, on the GPU if there is one; without
-    any, the one that comes with labelwise.
-
-    `engine` runs it: torch, onnxruntime, openvino, or with "auto" the fastest of these, which is measured (once, about
-    half a minute) when at least 500 `images` are to be predicted; `say` is told what was chosen. None is the model as
-    it is, or what the exported file is for. `labels` are other labels for a model that works on words.
-    """
-    source = default_model() if source is None else source
-    exported = find_export(source)
-    if exported is not None:
-        if labels is not None:
-            raise LabelwiseError(
-                f"the labels of the exported model {str(source)!r} are fixed; name the one it was made from"
-            )
-        return Tagger(exported, engine=exported.engine(engine or "auto"), threshold=threshold)
-    import torch
-
-    from labelwise.engines.choose import open_engine
-    from labelwise.model.model import load_model
-
-    model = load_model(source, **hub_options)
-    if labels is not None:
-        model = model.with_labels(labels).eval()
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    if engine is None:
-        return Tagger(model, threshold=threshold)
-    size = model.config.preprocessing.size
-    runner = open_engine(engine, model, size=size, images=images, batch_size=batch_size, say=say)
-    return Tagger(model, engine=runner, threshold=threshold)

@@ -12,10 +12,11 @@ import numpy as np
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.preprocessing import InputTransform
+from labelwise.engines.load import load, require_network
 from labelwise.runtime.exported import find_export
 from labelwise.runtime.prediction import Prediction
 from labelwise.runtime.sessions import Floats
-from labelwise.runtime.tagger import Tagger, load
+from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Served:
     def warm_up(self) -> Served:
         """The first run of an engine allocates and compiles: nobody should wait for that."""
         size = self.tagger.config.preprocessing.size
-        self.tagger.engine(np.zeros((1, 3, size, size), np.float32))
+        self.tagger.logits(np.zeros((1, 3, size, size), np.float32))
         return self
 
 
@@ -74,7 +75,7 @@ class Library:
 def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None]) -> Served:
     if find_export(model.source) is None:
         tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
-        return Served(tagger, tagger.model).warm_up()
+        return Served(tagger, require_network(tagger.model)).warm_up()
     return Served(load(model.source, engine=settings.engine), None).warm_up()
 
 
@@ -85,7 +86,7 @@ def _describe(served: Served) -> dict[str, Any]:
         "task": tagger.config.task,
         "labels": list(tagger.labels),
         "thresholds": {label: round(limit, 6) for label, limit in tagger.thresholds.items()},
-        "engine": tagger.engine.family,
+        "engine": tagger.family,
         "size": picture.size,
         "resize": picture.resize,
         "crop_ratio": picture.crop_ratio,

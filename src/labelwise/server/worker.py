@@ -173,7 +173,7 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
     from labelwise.server.models import predicted
 
     tagger = batch[0].served.tagger
-    scores = tagger.config.scores(tagger.engine(np.stack([prepared.image for prepared in batch])))  # [B, N]
+    scores = tagger.config.scores(tagger.logits(np.stack([prepared.image for prepared in batch])))  # [B, N]
     if np.isnan(scores).any():
         raise ValueError("its scores are not numbers (NaN); its weights are damaged")
 

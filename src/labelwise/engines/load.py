@@ -1,0 +1,118 @@
+"""Open a model by its name: a run folder, a model folder, an exported model or a hub id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labelwise.bundled import default_model
+from labelwise.core.errors import LabelwiseError
+from labelwise.runtime.exported import CONFIG, ExportedModel, find_export
+from labelwise.runtime.sessions import EngineName
+from labelwise.runtime.tagger import Model, Tagger
+
+if TYPE_CHECKING:
+    # At run time only where PyTorch is needed: exported models work without it.
+    from labelwise.model.config import ModelConfig
+    from labelwise.model.model import LabelModel
+
+
+def load(
+    source: str | Path | None = None,
+    *,
+    threshold: float | None = None,
+    engine: EngineName | None = None,
+    labels: Sequence[str] | None = None,
+    images: int = 0,
+    batch_size: int = 32,
+    say: Callable[[str], None] | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+) -> Tagger:
+    """Load a model for prediction, on the GPU if there is one.
+
+    Args:
+        source: A run folder, a model folder, an exported model or a hub id. Default: the bundled tagger.
+        threshold: One threshold for all labels, instead of the model's own.
+        engine: What runs the model: `torch`, `onnxruntime`, `openvino`, or `auto` for the fastest of these, which is
+            measured once (about half a minute) if at least 500 `images` are to be predicted. Default: the model as it
+            is, or what an exported file is for.
+        labels: Other labels, for a model that works on words.
+        images: How many images there will be, about.
+        batch_size: The batch size that `auto` is measured at.
+        say: Called with one line about what `auto` chose.
+        revision: Branch, tag or commit of a hub repository.
+        token: Access token for the hub.
+        cache_dir: Where downloads from the hub are kept.
+        local_files_only: Use only what was downloaded before.
+
+    Example:
+        >>> tagger = load()
+        >>> tagger.labels[:3]
+        ('aeroplane', 'bicycle', 'bird')
+    """
+    source = default_model() if source is None else source
+    exported = find_export(source)
+    if exported is not None:
+        if labels is not None:
+            raise LabelwiseError(
+                f"the labels of the exported model {str(source)!r} are fixed; load the model that it was made from"
+            )
+        return Tagger(exported.open(engine or "auto"), threshold=threshold)
+    from labelwise.backbones.timm_backbone import put_channels_last
+    from labelwise.engines.choose import open_engine
+    from labelwise.model.model import load_model
+
+    hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+    model = on_fastest_device(load_model(source, **{name: value for name, value in hub.items() if value}))
+    if labels is not None:
+        model = model.with_labels(labels).eval()
+    put_channels_last(model)
+    if engine is None:
+        return Tagger(model, threshold=threshold)
+    size = model.config.preprocessing.size
+    runner = open_engine(engine, model, size=size, images=images, batch_size=batch_size, say=say)
+    return Tagger(model, engine=runner, threshold=threshold)
+
+
+def open_model(source: str | Path, *, engine: EngineName = "auto") -> LabelModel | ExportedModel:
+    """A model in memory, on the GPU if there is one; or an exported one, opened by `engine`."""
+    exported = find_export(source)
+    if exported is not None:
+        return exported.open(engine)
+    from labelwise.model.model import load_model
+
+    return on_fastest_device(load_model(source))
+
+
+def on_fastest_device(model: LabelModel) -> LabelModel:
+    import torch
+
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def require_network(model: Model) -> LabelModel:
+    """The model in memory, for everything but predicting; an error for an exported one."""
+    from labelwise.model.model import LabelModel
+
+    if not isinstance(model, LabelModel):
+        name = str(model.folder) if isinstance(model, ExportedModel) else type(model).__name__
+        raise LabelwiseError(
+            f"{name!r} is an exported model: it gives scores, and nothing of its inside; load the model that it was "
+            "made from"
+        )
+    return model
+
+
+def full_config(model: Model) -> ModelConfig:
+    """The whole config: an exported model reads only what predicting needs."""
+    from labelwise.model.config import ModelConfig
+
+    if isinstance(model.config, ModelConfig):
+        return model.config
+    if isinstance(model, ExportedModel):
+        return ModelConfig.parse(model.content, str(model.folder / CONFIG))
+    raise LabelwiseError(f"a {type(model).__name__} has no full config")

@@ -1,0 +1,88 @@
+"""A backbone with a head that answers: what `LabelModel` and its optimised copy have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelwise import heads
+from labelwise.backbones import Backbone
+from labelwise.heads.config import CsraConfig, QueryHeadConfig
+from labelwise.loading.augment import join_pairs
+from labelwise.model.config import ModelConfig
+from labelwise.runtime.sessions import Family, Floats
+
+
+class TorchEngine:
+    """The `Engine` of a module in evaluation mode. It runs where the module's parameters are, in their precision."""
+
+    family: Family = "torch"
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    @torch.inference_mode()
+    def __call__(self, images: Floats) -> Floats:
+        inputs = torch.from_numpy(images)
+        like = next(self.module.parameters(), inputs)
+        inputs = inputs.to(like.device, like.dtype).contiguous(memory_format=torch.channels_last)
+        out: Floats = np.asarray(self.module(inputs).float().cpu())
+        return out
+
+
+class Network(nn.Module):
+    """images [B, 3, H, W], preprocessed -> logits [B, N]. As a `runtime.tagger.Model` it answers in NumPy arrays."""
+
+    family: Family = "torch"
+
+    def __init__(self, config: ModelConfig, backbone: Backbone, head: heads.Head) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        self.head = head
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.config.labels
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The score from which each label applies."""
+        return self.config.limits
+
+    def forward(self, images: Tensor, *, partners: Tensor | None = None) -> Tensor:
+        """Logits [B, N]. With `partners` [B], those of each image joined with the one it names (`pair_mix`)."""
+        maps = self.backbone(images)
+        if partners is not None:
+            maps = join_pairs(maps, partners)
+        logits: Tensor = self.head(maps)
+        return logits
+
+    def details(self, images: Tensor) -> heads.HeadDetails:
+        """The logits, where each label's query looked, and HSQ's gates."""
+        return self.head.details(self.backbone(images))
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
+        logits = (logits - self.config.offset) / self.config.temperature
+        return logits.sigmoid() if self.config.task == "multi-label" else logits.softmax(dim=-1)
+
+    def logits(self, images: Floats) -> Floats:
+        """Logits [B, N] of inputs [B, 3, H, W], both NumPy; puts the model into evaluation mode."""
+        self._evaluate()
+        return TorchEngine(self)(images)
+
+    @torch.inference_mode()
+    def maps(self, images: Floats) -> tuple[Floats, NDArray[np.int64]] | None:
+        """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if the head does not attend."""
+        if not isinstance(self.config.head, QueryHeadConfig | CsraConfig):
+            return None
+        self._evaluate()
+        details = self.details(torch.from_numpy(images).to(next(self.parameters()).device))
+        return details.attention.float().cpu().numpy(), details.label_query.cpu().numpy()
+
+    def _evaluate(self) -> None:
+        if any(module.training for module in self.modules()):
+            self.eval()
