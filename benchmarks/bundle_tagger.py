@@ -19,7 +19,7 @@ import yaml
 from labelwise.bundled import default_model
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.evaluation import Predictions, evaluate
+from labelwise.evaluation import TableLogits, evaluate
 from labelwise.evaluation.inference import predict_logits
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.features import FeatureCache
@@ -68,7 +68,7 @@ def main() -> None:
     print(f"{folder.name}: mAP {result['mAP']:.2f}, CF1 {result['CF1']:.2f}, OF1 {result['OF1']:.2f} on test")
 
 
-def predictions(model: LabelModel, table: LabelTable) -> Predictions:
+def predictions(model: LabelModel, table: LabelTable) -> TableLogits:
     maps = FeatureCache.build(table, model.backbone, model.config.preprocessing, flips=False, workers=0)
     return predict_logits(model, table, features=maps)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.evaluation.bootstrap import Ranking, _precision_recall, _resamples, bootstrap_intervals
+from labelwise.evaluation.bootstrap import RankedLabel, _precision_recall, _resamples, bootstrap_intervals
 from labelwise.metrics import average_precision, multilabel_scores
 from labelwise.metrics.precision_recall import in_top_k
 
@@ -31,7 +31,7 @@ def test_weights_give_what_the_resampled_set_gives() -> None:
     chosen = {"": scores >= thresholds, "_top3": in_top_k(scores, targets, 3)}
     (weights,) = _resamples(60, 40, np.random.default_rng(1))
     assert (weights.sum(axis=0) == 60).all()
-    precision = np.stack([Ranking.of(scores[:, n], targets[:, n]).average_precision(weights) for n in range(5)])
+    precision = np.stack([RankedLabel.of(scores[:, n], targets[:, n]).average_precision(weights) for n in range(5)])
     numbers = _precision_recall(weights.T.astype(float), targets, chosen)
     some_label_vanished = False
     for sample in range(40):

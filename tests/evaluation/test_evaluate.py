@@ -11,13 +11,13 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.evaluation import Predictions, evaluate, expected_calibration_error, fit_config, predict_logits
+from labelwise.evaluation import TableLogits, evaluate, expected_calibration_error, fit_config, predict_logits
 from labelwise.metrics import multilabel_scores
 from labelwise.model.model import LabelModel, create_model
 
 
 @pytest.fixture(scope="module")
-def predictions(hsq: LabelModel, sample: LabelTable) -> Predictions:
+def predictions(hsq: LabelModel, sample: LabelTable) -> TableLogits:
     return predict_logits(hsq, sample, workers=0, progress=False)
 
 
@@ -27,7 +27,7 @@ def with_config(model: LabelModel, **changes: object) -> LabelModel:
     return other.eval()
 
 
-def test_numbers_are_scikit_learns(hsq: LabelModel, sample: LabelTable, predictions: Predictions) -> None:
+def test_numbers_are_scikit_learns(hsq: LabelModel, sample: LabelTable, predictions: TableLogits) -> None:
     thresholds = tuple(np.linspace(0.3, 0.6, 13).tolist())
     model = with_config(hsq, temperature=2.0, thresholds=thresholds)
     result = evaluate(model, sample, predictions=predictions, bootstrap=0).as_dict()
@@ -58,7 +58,7 @@ def test_the_order_of_labels_and_images_changes_nothing(hsq: LabelModel, sample:
     assert found["OF1"] == expected["OF1"]
 
 
-def test_labels_that_one_side_lacks(hsq: LabelModel, sample: LabelTable, predictions: Predictions) -> None:
+def test_labels_that_one_side_lacks(hsq: LabelModel, sample: LabelTable, predictions: TableLogits) -> None:
     fewer = sample.with_labels([*sample.labels[3:], "kite"], missing="absent")
     with pytest.raises(LabelwiseError, match="'kite'"):
         evaluate(hsq, fewer, predictions=predictions)
@@ -80,7 +80,7 @@ def test_a_skipped_image_is_counted_and_named(hsq: LabelModel, broken: LabelTabl
 
 
 def test_intervals_are_percentages_around_the_numbers(
-    hsq: LabelModel, sample: LabelTable, predictions: Predictions
+    hsq: LabelModel, sample: LabelTable, predictions: TableLogits
 ) -> None:
     result = evaluate(hsq, sample, predictions=predictions, bootstrap=200).as_dict()
     confidence = result["confidence"]
@@ -92,10 +92,10 @@ def test_intervals_are_percentages_around_the_numbers(
 
 
 def test_a_temperature_moves_ece_but_no_ranking_and_no_decision(
-    hsq: LabelModel, sample: LabelTable, predictions: Predictions
+    hsq: LabelModel, sample: LabelTable, predictions: TableLogits
 ) -> None:
     """Logits beyond 17 are all 1 as single-precision sigmoids; their order must survive."""
-    sure = Predictions(40 + 10 * predictions.logits, predictions.rows, ())
+    sure = TableLogits(40 + 10 * predictions.logits, predictions.rows, ())
     thresholds = tuple(np.linspace(0.2, 0.9, 13).tolist())
     before = with_config(hsq, thresholds=thresholds)
     after = with_config(hsq)
@@ -109,7 +109,7 @@ def test_a_temperature_moves_ece_but_no_ranking_and_no_decision(
 
 
 def test_fitting_both_gives_the_best_f1_of_each_label(
-    hsq: LabelModel, sample: LabelTable, predictions: Predictions
+    hsq: LabelModel, sample: LabelTable, predictions: TableLogits
 ) -> None:
     targets = sample.targets()
     targets[:, 4] = -1
@@ -137,7 +137,7 @@ def test_single_label_models_report_accuracy_and_the_usual_ece(sample: LabelTabl
     table = LabelTable.from_dense(list(sample.images), targets, sample.labels, source="classes")
     model = create_model("resnet10t", "gap", sample.labels, weights="none", size=64, task="single-label").eval()
     logits = (2 * targets + generator.normal(0, 1, targets.shape)).astype(np.float32)
-    result = evaluate(model, table, predictions=Predictions(logits, np.arange(50), ()), bootstrap=50).as_dict()
+    result = evaluate(model, table, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=50).as_dict()
     for k in (1, 5):
         expected = 100 * top_k_accuracy_score(numbers, logits, k=k, labels=np.arange(13))
         assert result[f"accuracy_top{k}"] == pytest.approx(expected)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.evaluation import bootstrap_draws, discoveries, paired_difference
+from labelwise.evaluation import benjamini_hochberg, bootstrap_draws, paired_difference
 from labelwise.metrics import average_precision, multilabel_scores
 
 
@@ -77,7 +77,7 @@ def test_discoveries_follow_the_definition(p: list[float], share: float) -> None
     values = np.array(p, float)
     ranked = sorted(value for value in p if value == value)
     k = max((i for i, value in enumerate(ranked, start=1) if value <= share * i / len(ranked)), default=0)
-    found = discoveries(values, share)
+    found = benjamini_hochberg(values, share)
     assert found.sum() == k
     assert not found[np.isnan(values)].any()
     if k:

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.evaluation import Difference, discoveries, paired_difference
+from labelwise.evaluation import Difference, benjamini_hochberg, paired_difference
 from labelwise.evaluation.thresholds import Doubles
 from labelwise.metrics.ranking import Bytes, Floats
 
@@ -24,7 +24,7 @@ class Comparison:
     reference: MeasuredRun
     metrics: dict[str, Difference]  # mAP, CF1, OF1
     labels: list[Difference]  # N, of average precision
-    real: list[bool]  # N: the label's difference is not luck (`evaluation.discoveries`)
+    significant: list[bool]  # N, of the labels' differences, by `benjamini_hochberg`
 
     @property
     def better(self) -> list[int]:
@@ -34,9 +34,9 @@ class Comparison:
     def worse(self) -> list[int]:
         return [n for n, difference in enumerate(self.labels) if difference.value < 0]
 
-    def surely(self, labels: Sequence[int]) -> list[int]:
-        """Those of `labels` whose difference is not luck."""
-        return [n for n in labels if self.real[n]]
+    def significant_of(self, labels: Sequence[int]) -> list[int]:
+        """Those of `labels` whose difference is significant."""
+        return [n for n in labels if self.significant[n]]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -44,14 +44,14 @@ class Comparison:
             "reference": self.reference.name,
             "metrics": {name: difference_as_dict(difference) for name, difference in self.metrics.items()},
             "labels_better": len(self.better),
-            "labels_surely_better": len(self.surely(self.better)),
+            "labels_significantly_better": len(self.significant_of(self.better)),
             "labels_worse": len(self.worse),
-            "labels_surely_worse": len(self.surely(self.worse)),
+            "labels_significantly_worse": len(self.significant_of(self.worse)),
             "pairs_improved": improved_pairs(len(self.better)),
-            "pairs_surely_improved": improved_pairs(len(self.surely(self.better))),
+            "pairs_significantly_improved": improved_pairs(len(self.significant_of(self.better))),
             "labels": [
-                {"label": label, **difference_as_dict(difference), "real": real}
-                for label, difference, real in zip(self.run.labels, self.labels, self.real, strict=True)
+                {"label": label, **difference_as_dict(difference), "significant": significant}
+                for label, difference, significant in zip(self.run.labels, self.labels, self.significant, strict=True)
             ],
         }
 
@@ -70,8 +70,8 @@ def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
         name: paired_difference(_metric(run, name) - _metric(reference, name), ours.metrics[name], theirs.metrics[name])
         for name in ("mAP", "CF1", "OF1")
     }
-    real = discoveries(np.array([difference.p for difference in labels])).tolist()
-    return Comparison(run, reference, metrics, labels, real)
+    significant = benjamini_hochberg(np.array([difference.p for difference in labels])).tolist()
+    return Comparison(run, reference, metrics, labels, significant)
 
 
 def improved_pairs(better: int) -> int:

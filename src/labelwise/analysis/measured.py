@@ -21,7 +21,7 @@ from labelwise.core.files import atomic_write, sha256
 from labelwise.data.images import BadImage
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.evaluation import Evaluation, Predictions, match_labels, measure
+from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
 from labelwise.evaluation.thresholds import Doubles, logit_thresholds, scores_of
 from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.model.config import ModelConfig
@@ -34,7 +34,7 @@ FOLDER = "predictions"  # in a run folder; for a model without one, beside the r
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    predictions: Predictions
+    predictions: TableLogits
     complexity: dict[str, Any]  # `Complexity.as_dict`
     experts: ExpertUse | None  # mean gate weights over the same images, for heads with experts
 
@@ -166,7 +166,7 @@ def _read(path: Path, stamps: NDArray[np.int64]) -> StoredPredictions | None:
     if about["expert_rows"] is not None:
         experts = ExpertUse(tuple(about["expert_rows"]), gates, about["shared_experts"], about["expert_images"])
     bad_images = tuple(BadImage(*bad) for bad in about["bad_images"])
-    return StoredPredictions(Predictions(logits, rows, bad_images), about["complexity"], experts)
+    return StoredPredictions(TableLogits(logits, rows, bad_images), about["complexity"], experts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +258,7 @@ def measure_runs(
         columns = [run.config.labels.index(label) for label in labels]
         config = with_only(run.config, labels)
         logits = kept.predictions.logits[np.searchsorted(kept.predictions.rows, rows)][:, columns]
-        predictions = Predictions(np.ascontiguousarray(logits), np.arange(len(rows)), kept.predictions.bad_images)
+        predictions = TableLogits(np.ascontiguousarray(logits), np.arange(len(rows)), kept.predictions.bad_images)
         evaluation = measure(config, seen, predictions, bootstrap=bootstrap, ignore_extra_labels=True)
         measured.append(
             MeasuredRun(run, config, matched, predictions.logits, evaluation, kept.complexity, kept.experts)

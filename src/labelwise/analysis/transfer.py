@@ -15,7 +15,7 @@ from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.table import LabelTable
-from labelwise.evaluation import Difference, bootstrap_draws, discoveries, match_labels, paired_difference
+from labelwise.evaluation import Difference, benjamini_hochberg, bootstrap_draws, match_labels, paired_difference
 from labelwise.evaluation.thresholds import Doubles
 from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
@@ -92,14 +92,18 @@ class Transfer:
 
     baseline: Doubles  # [N] average precision of the baseline, fractions
     differences: list[Difference]  # N
-    real: list[bool]  # N: not luck (`evaluation.discoveries`)
+    significant: list[bool]  # N, by `benjamini_hochberg`
     mean: Difference  # of the mAPs
     training_images: int
 
     @property
     def hurt(self) -> list[int]:
-        """Labels with negative transfer: worse, and not by luck."""
-        return [n for n, (d, real) in enumerate(zip(self.differences, self.real, strict=True)) if real and d.value < 0]
+        """Labels with negative transfer: significantly worse than alone."""
+        return [
+            n
+            for n, (d, significant) in enumerate(zip(self.differences, self.significant, strict=True))
+            if significant and d.value < 0
+        ]
 
     def as_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
         return {
@@ -109,9 +113,11 @@ class Transfer:
                     "label": label,
                     "baseline_AP": None if np.isnan(ap) else 100 * float(ap),
                     **difference_as_dict(d),
-                    "real": real,
+                    "significant": significant,
                 }
-                for label, ap, d, real in zip(labels, self.baseline, self.differences, self.real, strict=True)
+                for label, ap, d, significant in zip(
+                    labels, self.baseline, self.differences, self.significant, strict=True
+                )
             ],
         }
 
@@ -153,8 +159,8 @@ def compare_with_baseline(measured: MeasuredRun, logits: np.ndarray, images: int
         for n in range(len(ours))
     ]
     mean = paired_difference(float(np.nanmean(ours - theirs)), draws.metrics["mAP"], other.metrics["mAP"])
-    real = discoveries(np.array([difference.p for difference in differences])).tolist()
-    return Transfer(theirs, differences, real, mean, images)
+    significant = benjamini_hochberg(np.array([difference.p for difference in differences])).tolist()
+    return Transfer(theirs, differences, significant, mean, images)
 
 
 def _pooled(table: LabelTable, model: Any, run: Run, workers: int, progress: bool) -> tuple[Tensor, np.ndarray]:

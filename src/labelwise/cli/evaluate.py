@@ -25,7 +25,7 @@ from labelwise.training.recipe import load_recipe
 from labelwise.training.run import RECIPE, find_run, with_splits_of_run
 
 if TYPE_CHECKING:
-    from labelwise.evaluation.inference import Predictions
+    from labelwise.evaluation.inference import TableLogits
 
 
 def evaluate(
@@ -182,7 +182,7 @@ def evaluate(
 
 
 def _fit(
-    network: LabelModel | ExportedModel, table: LabelTable, seen: Predictions, thresholds: str | None, temperature: bool
+    network: LabelModel | ExportedModel, table: LabelTable, seen: TableLogits, thresholds: str | None, temperature: bool
 ) -> dict[str, Any]:
     """Fit on the predictions of `table` and give the network what was found; returns what the JSON says about it."""
     from labelwise.evaluation import fit_config, match_labels

@@ -60,7 +60,8 @@ def sweep(
     """
     from labelwise.sweeps.execute import run_sweep, status_of
     from labelwise.sweeps.plan import FILE as SPLITS
-    from labelwise.sweeps.plan import check_data, full_key, parse_grid, plan
+    from labelwise.sweeps.plan import check_data, parse_grid, plan
+    from labelwise.training.recipe import full_key
 
     if jobs < 1:
         raise LabelwiseError(f"--jobs {jobs}: give 1 or more")

@@ -79,6 +79,7 @@ def train(
     """
     from labelwise.core.errors import LabelwiseError
     from labelwise.training import load_recipe
+    from labelwise.training.recipe import full_key
     from labelwise.training.train import train as run
 
     flags: dict[str, Any] = {
@@ -98,7 +99,7 @@ def train(
         "workers": workers,
     }
     changes = {key: value for key, value in flags.items() if value is not None}
-    changes |= {_full_name(key): value for key, value in parse_options(set_ or []).items()}
+    changes |= {full_key(key): value for key, value in parse_options(set_ or []).items()}
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("--resume continues the run as it was: give it --out alone")
@@ -106,8 +107,3 @@ def train(
         if not recipe.exists():
             raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start it without --resume")
     run(load_recipe(recipe, changes), out, resume=resume, overwrite=overwrite)
-
-
-def _full_name(option: str) -> str:
-    """`head.shared_experts` is short for the head's options in the recipe."""
-    return option.replace("head.", "model.options.", 1) if option.startswith("head.") else option

@@ -5,14 +5,14 @@ from labelwise.evaluation.bootstrap import (
     Difference,
     Draws,
     Interval,
+    benjamini_hochberg,
     bootstrap_draws,
     bootstrap_intervals,
-    discoveries,
     paired_difference,
 )
 from labelwise.evaluation.calibration import expected_calibration_error, fit_platt, fit_temperature
 from labelwise.evaluation.evaluate import Evaluation, evaluate, measure
-from labelwise.evaluation.inference import Predictions, predict_logits
+from labelwise.evaluation.inference import TableLogits, predict_logits
 from labelwise.evaluation.thresholds import Fit, ThresholdFit, fit_config, fit_thresholds, threshold_fit
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "Evaluation",
     "Fit",
     "Interval",
-    "Predictions",
+    "TableLogits",
     "ThresholdFit",
+    "benjamini_hochberg",
     "bootstrap_draws",
     "bootstrap_intervals",
-    "discoveries",
     "evaluate",
     "expected_calibration_error",
     "fit_config",

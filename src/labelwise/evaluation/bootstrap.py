@@ -1,4 +1,4 @@
-"""How sure are the numbers? Percentile intervals from resampling the images of the test set."""
+"""Bootstrap over the images of a test set: percentile intervals, paired differences and which are significant."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ _BLOCK_VALUES = 2**21  # of weights at a time: small enough for the processor's 
 
 @dataclass(frozen=True)
 class Interval:
+    """A percentile interval, as fractions."""
+
     low: float
     high: float
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Every number on every sample, as fractions. The same seed draws the same images for every model that is measured
-    on them, so two models' draws can be subtracted (`labelwise.evaluation.bootstrap`)."""
+    """Every metric on every bootstrap sample, as fractions. The same seed draws the same images for every model that is
+    measured on them, so two models' draws can be subtracted (`paired_difference`)."""
 
     average_precision: Doubles  # [N, S]; NaN where a label has no positive in a sample
     metrics: dict[str, Doubles]  # name -> [S]
 
     def intervals(self, level: float) -> dict[str, Interval]:
-        return {name: middle(values, level) for name, values in self.metrics.items()}
+        return {name: percentile_interval(values, level) for name, values in self.metrics.items()}
 
 
 def bootstrap_intervals(
@@ -47,10 +49,22 @@ def bootstrap_intervals(
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, Interval]:
-    """Intervals, as fractions, of mAP, CP, CR, CF1, OP, OR, OF1 (and, for each k, the six and the accuracy at top k).
+    """Percentile intervals of mAP, CP, CR, CF1, OP, OR, OF1 (and, for each k, the six and the accuracy at top k).
 
     Each sample draws M of the M images with replacement and measures it as `labelwise.metrics` would; a label that has
-    no positive in a sample is left out of that sample's averages. The interval holds the middle `level` of the values.
+    no positive in a sample is left out of that sample's averages.
+
+    Args:
+        scores: Scores or logits [M, N].
+        targets: [M, N] in {1, 0, -1}; unknown entries count nowhere.
+        thresholds: Of the scores: one for all labels, or one per label.
+        top_k: Also measure the k best labels of each image.
+        samples: How many samples to draw.
+        seed: The same seed draws the same images.
+        level: The share of the samples that an interval holds.
+
+    Returns:
+        An interval, as fractions, per metric.
 
     >>> rng = np.random.default_rng(0)
     >>> targets = rng.integers(0, 2, (400, 3))
@@ -74,7 +88,7 @@ def bootstrap_draws(
     samples: int = 1000,
     seed: int = 0,
 ) -> Draws:
-    """What `bootstrap_intervals` takes the middle of, and every label's average precision."""
+    """Like `bootstrap_intervals`, but with the value of every sample, also of every label's average precision."""
     values, known = read_both(scores, targets)
     if samples < 1:
         raise LabelwiseError(f"samples={samples}: use at least 1 sample")
@@ -82,7 +96,7 @@ def bootstrap_draws(
         raise LabelwiseError("there are no images to draw samples from")
     chosen = {"": passes_threshold(values, read_thresholds(thresholds, values.shape[1]))}
     chosen |= {f"_top{k}": in_top_k(values, known, k) for k in top_k}
-    rankings = [Ranking.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
+    rankings = [RankedLabel.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
     precisions, metrics = [], []
     for weights in _resamples(len(values), samples, np.random.default_rng(seed)):
         precisions.append(np.stack([ranking.average_precision(weights) for ranking in rankings]))
@@ -95,15 +109,15 @@ def bootstrap_draws(
     )
 
 
-def middle(drawn: Doubles, level: float) -> Interval:
-    """The interval that holds the middle `level` of the numbers [S]; what is NaN does not count.
+def percentile_interval(values: Doubles, level: float) -> Interval:
+    """The interval between the two percentiles that leave `level` of the values [S] between them; NaN is left out.
 
-    >>> middle(np.array([*range(101), np.nan]), 0.5)
+    >>> percentile_interval(np.array([*range(101), np.nan]), 0.5)
     Interval(low=25.0, high=75.0)
     """
-    drawn = drawn[~np.isnan(drawn)]
+    values = values[~np.isnan(values)]
     tail = 100 * (1 - level) / 2
-    low, high = np.percentile(drawn, [tail, 100 - tail]) if len(drawn) else (np.nan, np.nan)
+    low, high = np.percentile(values, [tail, 100 - tail]) if len(values) else (np.nan, np.nan)
     return Interval(float(low), float(high))
 
 
@@ -118,15 +132,15 @@ def _resamples(images: int, samples: int, rng: np.random.Generator) -> Iterator[
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """One label's known images from the best score down: sorted once, then any weights of them give an AP."""
+class RankedLabel:
+    """One label's known images by descending score: sorted once, then every weighting of them gives an AP."""
 
-    order: Ints  # [m] images down to the lowest positive: what scores lower plays no part
+    order: Ints  # [m] images down to the lowest positive; those below do not change the AP
     positive: Mask  # [m] in that order
     starts: Ints  # [G] where the stretches begin; each ends with a run of equal scores that holds a positive
 
     @classmethod
-    def of(cls, scores: Floats, targets: Bytes) -> Ranking:
+    def of(cls, scores: Floats, targets: Bytes) -> RankedLabel:
         known = np.flatnonzero(targets >= 0)
         order = known[np.argsort(-scores[known], kind="stable")]
         ranked, positive = scores[order], targets[order] == 1
@@ -137,7 +151,7 @@ class Ranking:
         return cls(order[: ends[-1]].copy(), positive[: ends[-1]], ends[:-1])
 
     def average_precision(self, weights: Weights) -> Doubles:
-        """AP [s] of the images as often as `weights` [M, s] says; NaN where no positive was drawn.
+        """AP [s] of the images, each counted `weights` [M, s] times; NaN where no positive was drawn.
 
         A stretch's precision is that at its lowest score; each positive in it is one step of recall at that precision.
         """
@@ -153,7 +167,7 @@ class Ranking:
 
 
 def _precision_recall(weights: Doubles, targets: Bytes, chosen: dict[str, Mask]) -> dict[str, Doubles]:
-    """Each number for each row of `weights` [s, M]; `chosen`: predictions [M, N] by the suffix of their names."""
+    """Every metric for every row of `weights` [s, M]; `chosen`: predictions [M, N] by the suffix of their names."""
     positive = targets == 1
     positives = weights @ positive  # [s, N]
     with_positive = weights @ positive.any(axis=1)  # [s] images
@@ -174,7 +188,7 @@ def _precision_recall(weights: Doubles, targets: Bytes, chosen: dict[str, Mask])
 
 
 def _mean_defined(values: Doubles) -> Doubles:
-    """Mean over labels of [N, s]: what is NaN is left out, a column of nothing else gives NaN."""
+    """Mean over labels of [N, s] without NaN; a column of nothing but NaN gives NaN."""
     defined = ~np.isnan(values)
     return _divide(np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0))
 
@@ -191,19 +205,19 @@ def _f1(precision: Doubles, recall: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two fractions that were measured on the same images."""
+    """The difference of two fractions that were measured on the same images."""
 
     value: float
     interval: Interval
-    p: float  # how often chance alone would show a difference this far from 0; NaN if there is nothing to compare
+    p: float  # two-sided p-value; NaN if there is nothing to compare
 
 
 def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float = 0.95) -> Difference:
-    """The difference `value` with what the samples [S] of both say about it.
+    """The difference `value` with the interval and p-value that paired bootstrap samples [S] give it.
 
-    Samples of the same images move both models up and down together; their difference varies far less than either, so
-    intervals that overlap can still hide a real difference. `p` is two-sided: twice the smaller share of samples on
-    one side of 0, each side counted with one sample more than there were, so that it is never 0.
+    Both models rise and fall together from sample to sample, so their difference varies far less than either: it can be
+    significant although their intervals overlap. The p-value is two-sided: twice the smaller share of samples on one
+    side of 0, with one sample added to each side so that it is never 0.
 
     >>> theirs = np.linspace(0.70, 0.80, 99)
     >>> found = paired_difference(0.02, theirs + np.linspace(0.01, 0.03, 99), theirs)
@@ -215,19 +229,20 @@ def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float
     if not len(gaps) or np.isnan(value):
         return Difference(value, Interval(np.nan, np.nan), np.nan)
     below, above = (gaps <= 0).sum() + 1, (gaps >= 0).sum() + 1
-    return Difference(value, middle(gaps, level), float(min(1.0, 2 * min(below, above) / (len(gaps) + 1))))
+    return Difference(value, percentile_interval(gaps, level), float(min(1.0, 2 * min(below, above) / (len(gaps) + 1))))
 
 
-def discoveries(p: NDArray[np.float64], share: float = 0.05) -> Mask:
-    """Which of many differences can be called real: of those, about `share` are expected to be luck (Benjamini and
-    Hochberg 1995). Without it, 1 in 20 labels would seem to differ between two equal models. NaN is never called real.
+def benjamini_hochberg(p: NDArray[np.float64], rate: float = 0.05) -> Mask:
+    """Which of many p-values [N] are significant at a false discovery rate of `rate` (Benjamini and Hochberg 1995).
 
-    >>> discoveries(np.array([0.01, 0.04, 0.03, np.nan, 0.9])).tolist()
+    Without it, 1 in 20 labels would seem to differ between two equal models. NaN is never significant.
+
+    >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, np.nan, 0.9])).tolist()
     [True, False, False, False, False]
     """
     defined = np.flatnonzero(~np.isnan(p))
     order = defined[np.argsort(p[defined], kind="stable")]
-    passing = np.flatnonzero(p[order] <= share * np.arange(1, len(order) + 1) / max(len(order), 1))
-    real = np.zeros(len(p), bool)
-    real[order[: passing[-1] + 1 if len(passing) else 0]] = True
-    return real
+    passing = np.flatnonzero(p[order] <= rate * np.arange(1, len(order) + 1) / max(len(order), 1))
+    significant = np.zeros(len(p), bool)
+    significant[order[: passing[-1] + 1 if len(passing) else 0]] = True
+    return significant

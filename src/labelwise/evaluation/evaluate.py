@@ -17,7 +17,7 @@ from labelwise.data.table import LabelTable
 from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
-from labelwise.evaluation.inference import InferenceOptions, Predictions, predict_logits
+from labelwise.evaluation.inference import InferenceOptions, TableLogits, predict_logits
 from labelwise.evaluation.thresholds import Doubles, logit_thresholds, scores_of
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.ranking import Bytes
@@ -78,7 +78,7 @@ def evaluate(
     model: Model,
     table: LabelTable,
     *,
-    predictions: Predictions | None = None,
+    predictions: TableLogits | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
     ignore_extra_labels: bool = False,
@@ -104,7 +104,7 @@ def evaluate(
 def measure(
     config: ModelConfig,
     table: LabelTable,
-    predictions: Predictions,
+    predictions: TableLogits,
     *,
     bootstrap: int = 1000,
     seed: int = 0,

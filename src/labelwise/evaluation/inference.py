@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class TableLogits:
     logits: NDArray[np.float32]  # [m, N]
     rows: NDArray[np.int64]  # [m] rows of the table, rising: all but the bad images
     bad_images: tuple[BadImage, ...]
@@ -62,7 +62,7 @@ def predict_logits(
     progress: bool = True,
     features: FeatureCache | None = None,
     engine: Engine | None = None,
-) -> Predictions:
+) -> TableLogits:
     """Logits of the table's images, in its order.
 
     `flip` adds the mirrored picture, `scales` other input sizes (multiples of the model's own); the views' logits are
@@ -94,7 +94,7 @@ def predict_logits(
     if not len(rows):
         raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
     views = len(sizes) * (2 if flip else 1)
-    return Predictions((total[rows] / views).numpy(), rows.numpy(), tuple(bad_images))
+    return TableLogits((total[rows] / views).numpy(), rows.numpy(), tuple(bad_images))
 
 
 def engine_for(

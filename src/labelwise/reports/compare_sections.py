@@ -12,7 +12,8 @@ from labelwise.evaluation import Difference
 from labelwise.reports.charts import Whisker, difference_chart, interval_chart, signed
 from labelwise.reports.html import Html, Section, count, join, percent, table, tag, with_interval
 from labelwise.reports.svg import line_chart, scatter_chart
-from labelwise.training.settings import SEED, Line, differing, seed_groups, short
+from labelwise.training.recipe import short_key
+from labelwise.training.settings import SEED, Line, differing, seed_groups
 
 SHOWN = 30  # labels in a chart of differences: those that differ most
 _CHARTS = 6  # runs that get a chart of their own
@@ -99,8 +100,8 @@ def differences_section(comparisons: Sequence[Comparison]) -> Section:
     charts = []
     for comparison in comparisons[:_CHARTS]:
         rows = [
-            Whisker(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, real)
-            for label, d, real in zip(comparison.run.labels, comparison.labels, comparison.real, strict=True)
+            Whisker(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, found)
+            for label, d, found in zip(comparison.run.labels, comparison.labels, comparison.significant, strict=True)
         ]
         shown = sorted(sorted(rows, key=lambda row: -abs(row.value))[:SHOWN], key=lambda row: -row.value)
         left_out = f" The {SHOWN} labels that differ most, of {len(rows)}." if len(rows) > SHOWN else ""
@@ -128,21 +129,21 @@ def improved_section(runs: Sequence[MeasuredRun], comparisons: Sequence[Comparis
     rows = []
     for comparison in comparisons:
         better, worse = comparison.better, comparison.worse
-        surely = len(comparison.surely(better))
+        significant = len(comparison.significant_of(better))
         rows.append(
             [
                 comparison.run.name,
                 f"{len(better)}",
-                f"{surely}",
+                f"{significant}",
                 f"{len(worse)}",
-                f"{len(comparison.surely(worse))}",
+                f"{len(comparison.significant_of(worse))}",
                 f"{improved_pairs(len(better)):,}",
-                f"{improved_pairs(surely):,}",
+                f"{improved_pairs(significant):,}",
                 f"{best[comparison.run.name]}",
             ]
         )
     reference = comparisons[0].reference
-    heads = ["run", "better", "surely", "worse", "surely", "pairs improved", "surely", "best of all in"]
+    heads = ["run", "better", "significant", "worse", "significant", "pairs improved", "significant", "best of all in"]
     pairs = improved_pairs(len(reference.labels))
     return Section(
         "Labels that improve together",
@@ -169,7 +170,7 @@ def settings_section(
         }
         seeds = max(len(places) for line in lines for places in line.points.values())
         note = f"Mean of up to {seeds} seeds." if seeds > 1 else None
-        name = "input size in pixels" if key == "model.size" else short(key)
+        name = "input size in pixels" if key == "model.size" else short_key(key)
         charts.append(
             line_chart(points, title=f"mAP against {name}", x_label=name, y_label="mAP", note=note, x_at_points=True)
         )
@@ -238,7 +239,7 @@ def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
 
 
 def _in_words(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{short(key)} {_said(settings[key])}" for key in keys if key in settings)
+    return ", ".join(f"{short_key(key)} {_said(settings[key])}" for key in keys if key in settings)
 
 
 def _said(value: Any) -> str:

@@ -103,8 +103,8 @@ def issue_rows(run: MeasuredRun, issues: Sequence[LabelIssue]) -> list[dict[str,
 
 def transfer_section(run: MeasuredRun, found: Transfer) -> Section:
     rows = [
-        Whisker(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, real)
-        for label, d, real in zip(run.labels, found.differences, found.real, strict=True)
+        Whisker(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, significant)
+        for label, d, significant in zip(run.labels, found.differences, found.significant, strict=True)
     ]
     chart = difference_chart(
         sorted(rows, key=lambda row: -row.value),

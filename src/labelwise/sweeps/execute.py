@@ -20,8 +20,8 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.sweeps.plan import PlannedRun, full_key
-from labelwise.training.recipe import load_recipe
+from labelwise.sweeps.plan import PlannedRun
+from labelwise.training.recipe import full_key, load_recipe
 
 Status = Literal["new", "interrupted", "finished", "failed"]
 

@@ -19,26 +19,7 @@ from labelwise.data.split import DEFAULT_FRACTIONS, split_table
 from labelwise.data.table import LabelTable
 from labelwise.heads.config import HeadConfig, QueryHeadConfig
 from labelwise.heads.registry import option_parts, preset, with_options
-from labelwise.training.recipe import Recipe, load_recipe
-
-# What `labelwise train` calls --head, --size ... is here called the same.
-_SHORT = {
-    "head": "model.head",
-    "backbone": "model.backbone",
-    "size": "model.size",
-    "freeze": "model.freeze",
-    "loss": "loss.name",
-    "lr": "optimizer.lr",
-}
-
-
-def full_key(key: str) -> str:
-    """A recipe's dotted key from its short form.
-
-    >>> full_key("lr"), full_key("head.shared_experts"), full_key("optimizer.clip_norm")
-    ('optimizer.lr', 'model.options.shared_experts', 'optimizer.clip_norm')
-    """
-    return _SHORT.get(key, key.replace("head.", "model.options.", 1) if key.startswith("head.") else key)
+from labelwise.training.recipe import Recipe, full_key, load_recipe
 
 
 def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:

@@ -23,7 +23,7 @@ class Share(NamedTuple):
     """Which part of the work is this process's."""
 
     rank: int = 0
-    of: int = 1
+    world_size: int = 1
 
 
 class Batches(Protocol):
@@ -55,8 +55,10 @@ def epoch_order(
     """
     order = np.random.default_rng([seed, epoch]).permutation(rows)
     order = (order[:, None] + len(rows) * np.arange(repeats)).reshape(-1)[: len(order)]
-    size = min(batch_size, len(order)) // share.of * share.of
-    return [order[start : start + size][share.rank :: share.of] for start in range(0, len(order) - size + 1, size)]
+    size = min(batch_size, len(order)) // share.world_size * share.world_size
+    return [
+        order[start : start + size][share.rank :: share.world_size] for start in range(0, len(order) - size + 1, size)
+    ]
 
 
 class ImageBatches:
@@ -82,7 +84,7 @@ class ImageBatches:
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None:
             return
-        rows = range(share.rank, len(self.held_out), share.of)
+        rows = range(share.rank, len(self.held_out), share.world_size)
         sampler = [list(rows[start : start + self.batch_size]) for start in range(0, len(rows), self.batch_size)]
         for batch in ImageLoader(self.held_out, batch_sampler=sampler, num_workers=self.workers):
             yield batch.images, batch.targets
@@ -121,7 +123,7 @@ class FeatureBatches:
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None or self.held_out_table is None:
             return
-        mine = self.held_out.rows[share.rank :: share.of]
+        mine = self.held_out.rows[share.rank :: share.world_size]
         for start in range(0, len(mine), self.batch_size):
             rows = mine[start : start + self.batch_size]
             yield self.held_out.batch(rows), torch.from_numpy(self.held_out_table.targets(rows))

@@ -110,7 +110,7 @@ class Trainer:
                     raise KeyboardInterrupt  # the epoch has just been saved
         return self.progress.step > before
 
-    def kept(self) -> dict[str, Tensor]:
+    def best_weights(self) -> dict[str, Tensor]:
         """The tensors of the best epoch's weights (without validation: the last epoch's)."""
         tensors, _ = read_checkpoint(self._best)
         return named("kept", tensors)

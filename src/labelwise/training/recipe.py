@@ -18,7 +18,7 @@ from labelwise.heads.registry import option_parts, preset
 from labelwise.loading.augment import AugmentationConfig
 from labelwise.words import WordsConfig
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class DataRecipe(Config):
@@ -32,7 +32,7 @@ class DataRecipe(Config):
     unseen: UnseenList | None = None
     # Training images with an unseen label: left out (the strict rule), kept if a seen label is present too, or all kept
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
-    validation_share: Share = 0.2  # of the training images, where the data has no validation split (stratified)
+    validation_share: Fraction = 0.2  # of the training images, where the data has no validation split (stratified)
     on_bad_image: Literal["error", "skip"] = "error"
 
 
@@ -45,7 +45,7 @@ class ModelRecipe(Config):
     normalisation: Literal["backbone", "plain"] = "backbone"
     resize: Literal["squash", "crop", "pad"] = "squash"  # how a picture becomes a square (preprocessing.py)
     crop_ratio: CropRatio = 1.0  # crop: the share of the shorter side that the central square takes
-    drop_path: Share = 0.0  # stochastic depth: the chance to leave out the backbone's last block in a training step
+    drop_path: Fraction = 0.0  # stochastic depth: the chance to leave out the backbone's last block in a training step
     head: str = "hsq"
     options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
     words: WordsConfig | None = None  # source of word vectors, for word queries (docs/guides/zero-shot.md)
@@ -70,13 +70,13 @@ class OptimizerRecipe(Config):
     lr: PositiveFloat = 1e-4
     backbone_lr: PositiveFloat | None = None  # None: the same as lr
     weight_decay: float = Field(default=1e-2, ge=0)  # never on biases, norms and queries
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     clip_norm: PositiveFloat | None = 1.0
 
 
 class ScheduleRecipe(Config):
     name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
-    warmup: Share = 0.2  # share of all steps in which the rate rises
+    warmup: Fraction = 0.2  # share of all steps in which the rate rises
     final: float = Field(default=0.0, ge=0)  # the last rate, as a share of the highest
 
 
@@ -97,7 +97,7 @@ class Recipe(Config):
     epochs: PositiveInt = 20
     batch_size: PositiveInt = 64  # of all processes together
     accumulate: PositiveInt = 1  # steps of backward before one of the optimizer; batch_size counts one of them
-    ema: Share = 0.0  # decay of the averaged weights that are evaluated and saved; 0: none
+    ema: Fraction = 0.0  # decay of the averaged weights that are evaluated and saved; 0: none
     early_stop: PositiveInt | None = None  # epochs without a better validation mAP before training ends
     thresholds: Literal["f1", "none"] = "f1"  # fitted with the calibration, on the validation data at the end
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -148,6 +148,38 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     if path is None and "pair_mix" not in changes and not recipe.can_mix_pairs:  # nobody asked for it
         recipe = recipe.model_copy(update={"pair_mix": 0.0})
     return recipe
+
+
+_SHORT_KEYS = {
+    "data": "data.source",
+    "on_bad_image": "data.on_bad_image",
+    "head": "model.head",
+    "backbone": "model.backbone",
+    "weights": "model.weights",
+    "size": "model.size",
+    "freeze": "model.freeze",
+    "start": "model.start",
+    "loss": "loss.name",
+    "lr": "optimizer.lr",
+}
+
+
+def full_key(key: str) -> str:
+    """A setting's dotted key in the recipe from its short form: what the arguments of training and sweeps are called.
+
+    >>> full_key("lr"), full_key("head.shared_experts"), full_key("optimizer.clip_norm")
+    ('optimizer.lr', 'model.options.shared_experts', 'optimizer.clip_norm')
+    """
+    return _SHORT_KEYS.get(key, key.replace("head.", "model.options.", 1) if key.startswith("head.") else key)
+
+
+def short_key(key: str) -> str:
+    """A setting's name for people, from its dotted key.
+
+    >>> short_key("model.options.shared_experts"), short_key("epochs"), short_key("loss.name")
+    ('shared_experts', 'epochs', 'loss')
+    """
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labelwise.heads.registry import option_parts
+from labelwise.training.recipe import short_key
 from labelwise.training.run import Run
 
 _NOT_SETTINGS = ("description", "data.on_bad_image", "workers", "checkpoint_minutes", "strategy")  # change no result
@@ -94,16 +95,8 @@ def sweeps(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:
     return found
 
 
-def short(key: str) -> str:
-    """
-    >>> short("model.options.shared_experts"), short("epochs"), short("loss.name")
-    ('shared_experts', 'epochs', 'loss')
-    """
-    return key.removesuffix(".name").rpartition(".")[2]
-
-
 def _said(key: str, value: Any) -> str:
-    return str(value) if key in ("model.head", "model.backbone") else f"{short(key)} {value}"
+    return str(value) if key in ("model.head", "model.backbone") else f"{short_key(key)} {value}"
 
 
 def _identity(settings: Mapping[str, Any], without: set[str]) -> str:

@@ -135,7 +135,7 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     if not trained and (folder / "model").exists():  # as it is: its thresholds may have been fitted anew since
         display.say(f"{folder} is finished already")
         return
-    model = with_kept_weights(model, trainer, frozen)
+    model = with_best_weights(model, trainer, frozen)
     if fabric.is_global_zero:
         model.config = finished_config(model, trainer, recipe, batches)
         model.save(folder / "model")
@@ -143,10 +143,10 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
     fabric.barrier()
 
 
-def with_kept_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
+def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
     """A model in one piece and in evaluation mode: the trained one may be spread over processes."""
     whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
-    (whole.head if frozen else whole).load_state_dict(trainer.kept())
+    (whole.head if frozen else whole).load_state_dict(trainer.best_weights())
     return whole.to(trainer.fabric.device).eval()
 
 
