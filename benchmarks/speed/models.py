@@ -36,8 +36,8 @@ def model_name(source: str | None) -> str:
 
 def bench_photos(folder: Path | None, count: int, drawn_in: Path) -> list[str]:
     """The first JPEGs of a folder, or drawn pictures of a size that photos have on the web."""
+    from labelwise.data.decode import find_images
     from labelwise.data.sample import make_sample
-    from labelwise.data.sources import find_images
 
     if folder is None:
         return list(make_sample(drawn_in, images=count, size=400).images)

@@ -96,7 +96,7 @@ def test_a_broken_picture_is_one_line_and_exit_2(
     said = capsys.readouterr()
     assert (stopped.value.code, said.out) == (2, "")
     assert said.err.startswith("error: image ")
-    assert said.err.endswith("Fix it, or add --on-bad-image skip.\n")
+    assert said.err.endswith("fix it, or skip bad images (--on-bad-image skip)\n")
     assert said.err.count("\n") == 1
 
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.decode import thread_count
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
-from labelwise.runtime.sessions import Engine, Family, relative_difference, thread_count
+from labelwise.runtime.sessions import Engine, Family, relative_difference
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def test_a_bad_image_is_skipped_and_named_or_an_error(hsq: LabelModel, broken: L
     assert predictions.rows.tolist() == [0, 1, 3, 4, 5]
     assert predictions.logits.shape == (5, 13)
     assert [Path(bad.path).name for bad in predictions.bad_images] == ["cut.jpg"]
-    with pytest.raises(LabelwiseError, match=r"cut\.jpg.*add --on-bad-image skip"):
+    with pytest.raises(LabelwiseError, match=r"cut\.jpg.*on_bad_image='skip'"):
         predict_logits(hsq, broken, **QUIET)
     with pytest.raises(LabelwiseError, match="none of the 1 images"):
         predict_logits(hsq, broken.select([2]), on_bad_image="skip", **QUIET)

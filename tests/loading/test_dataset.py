@@ -62,7 +62,8 @@ def test_error_is_one_line_with_the_path_and_the_fix(table: LabelTable, workers:
     with pytest.raises(LabelwiseError) as caught:
         list(loader)
     assert str(caught.value) == (
-        f"photos: image {table.images[3]!r} cannot be decoded (truncated file). Fix it, or add --on-bad-image skip."
+        f"photos: image {table.images[3]!r} cannot be decoded (truncated file); fix it, or skip bad images "
+        "(on_bad_image='skip')"
     )
 
 

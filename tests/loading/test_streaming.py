@@ -162,7 +162,7 @@ def test_fewer_labels_than_the_shards_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"1.png": b"no picture", "1.cls": "0"}, r"image '.*a\.tar/1' cannot be decoded.*--on-bad-image skip"),
+        ({"1.png": b"no picture", "1.cls": "0"}, r"image '.*a\.tar/1' cannot be decoded.*on_bad_image='skip'"),
         ({"1.png": jpeg(1), "1.txt": "catt"}, r"a\.tar/1: unknown label 'catt'; did you mean 'cat'\?"),
         ({"1.png": jpeg(1), "1.cls": "3"}, r"a\.tar/1: label number 3, but there are 3 labels, from 0"),
         ({"1.png": jpeg(1)}, r"sample '1' has no labels: looked for \.json, \.cls and \.txt"),

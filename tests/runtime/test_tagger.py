@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.decode import find_images
 from labelwise.data.images import Encoded
 from labelwise.data.sample import make_sample
-from labelwise.data.sources import find_images
 from labelwise.engines.load import load
 from labelwise.model.model import LabelModel, create_model
 from labelwise.runtime.tagger import Tagger
@@ -189,7 +189,7 @@ def test_broken_pictures(tagger: Tagger, pictures: list[str], tmp_path: Path) ->
     broken = tmp_path / "cut.jpg"
     broken.write_bytes(Path(pictures[0]).read_bytes()[:700])
     sources = [pictures[0], broken, tmp_path / "none.jpg", Image.open(broken), pictures[1]]
-    with pytest.raises(LabelwiseError, match=r"cut\.jpg.*cannot be decoded.*Fix it"):
+    with pytest.raises(LabelwiseError, match=r"cut\.jpg.*cannot be decoded.*fix it"):
         tagger.predict(sources)
     good, cut, missing, lazy, last = tagger.predict(sources, on_bad_image="skip", batch_size=2)
     assert "truncated" in str(cut.error)

@@ -22,8 +22,8 @@ from labelwise.cli.jobs import JobOptions, run_job
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter, SidecarWriter, Writer
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import FEW, picture_progress
+from labelwise.data.decode import file_kind, find_images
 from labelwise.data.readers.base import is_image, walk
-from labelwise.data.sources import find_images, kind_of
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
@@ -58,7 +58,7 @@ def is_model(argument: str) -> bool:
             "hold images; name a run folder, a model folder, an exported model or a hub id, or a folder of pictures"
         )
     is_pattern = glob.has_magic(argument) or "{" in argument
-    if path.exists() or "://" in argument or is_pattern or kind_of(argument) in ("shard", "parquet"):
+    if path.exists() or "://" in argument or is_pattern or file_kind(argument) in ("shard", "parquet"):
         return False  # opening it says what is wrong with it, if anything is
     if is_image(path.name):  # a misspelt picture must not be looked for on the hub
         raise LabelwiseError(f"no such file: {argument!r}")
@@ -72,7 +72,7 @@ def is_model(argument: str) -> bool:
 
 def _holds_pictures(folder: Path) -> bool:
     """Some file below can be predicted; the walk ends at the first one."""
-    return any(kind_of(name) for _, names in walk(str(folder)) for name in names)
+    return any(file_kind(name) for _, names in walk(str(folder)) for name in names)
 
 
 _CHUNK = 1 << 16

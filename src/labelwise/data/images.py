@@ -57,11 +57,19 @@ _STRIP_PIXELS = 1 << 18  # of a picture of more than 8 bits, converted at a time
 
 
 class BadImageError(LabelwiseError):
-    """A picture that cannot be decoded: `path` as it was given and a short `reason`."""
+    """An image that cannot be decoded: `path` as it was given and a short `reason`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"image {path!r} cannot be decoded ({reason})")
         self.path, self.reason = path, reason
+
+    def __reduce__(self) -> tuple[type[BadImageError], tuple[str, str]]:
+        return type(self), (self.path, self.reason)
+
+    def skippable(self, where: str = "") -> LabelwiseError:
+        """What stops a job that could go on without the image; `where` is the row of the table."""
+        message = f"{where}: {self.message}" if where else self.message
+        return LabelwiseError(f"{message}; fix it, or skip bad images", options={"on_bad_image": "skip"})
 
 
 class TooManyPixelsError(BadImageError):

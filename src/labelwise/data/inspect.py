@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from labelwise.core.errors import shortened
-from labelwise.data.images import BadImage, BadImageError, load_image
+from labelwise.data.decode import decode_many
+from labelwise.data.images import BadImage
 from labelwise.data.split import Track, duplicate_groups, quietly
 from labelwise.data.table import PRESENT, LabelTable
 
@@ -201,20 +199,18 @@ def _duplicates(table: LabelTable, track: Track) -> list[DuplicateGroup]:
 
 
 def _broken(table: LabelTable, track: Track) -> list[BadImage]:
-    """Pillow decodes outside Python's lock, so threads use all cores."""
-    threads = os.cpu_count() or 1
+    images = (table.images[row] for row in track(range(len(table)), "Decoding images", len(table)))
+    return [
+        BadImage(row, error.path, error.reason)
+        for row, (_, error) in enumerate(decode_many(images, _Decodable()))
+        if error is not None
+    ]
 
-    def check(row: int) -> BadImage | None:
-        try:
-            load_image(table.images[row], min_side=64)  # reads the whole file, but computes few pixels
-        except BadImageError as error:
-            return BadImage(row, error.path, error.reason)
+
+class _Decodable:
+    """Reads the whole file, but computes few pixels and keeps none."""
+
+    min_side = 64
+
+    def __call__(self, image: Image.Image) -> None:
         return None
-
-    def results() -> Iterator[BadImage | None]:
-        rows = iter(track(range(len(table)), "Decoding images", len(table)))
-        with ThreadPoolExecutor(threads) as pool:
-            while block := list(islice(rows, 8 * threads)):  # small blocks: progress is shown as it happens
-                yield from pool.map(check, block)
-
-    return [bad for bad in results() if bad is not None]

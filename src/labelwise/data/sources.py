@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl
 
-from PIL import Image
-
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
 from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc
-from labelwise.data.readers.base import Format, check_files, is_image, parse_options, walk
+from labelwise.data.readers.base import Format, check_files, parse_options
 from labelwise.data.table import LabelTable
 
 # In the order in which a path is tried: the most specific layout first, folders of folders of pictures last.
@@ -122,59 +118,3 @@ def _recognise(path: Path) -> Format:
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"
     raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")
-
-
-Kind = Literal["image", "shard", "parquet"]
-Source = str | Path | Image.Image | Encoded
-Sources = Source | Iterable[Source]
-Picture = str | Image.Image | Encoded  # one that was found: no folder, no other kind of path
-
-_OPENED_LAZILY = Lock()
-
-
-def find_images(images: Sources) -> Iterator[Picture]:
-    """The pictures that `images` names, in order; a folder gives the image files in it and below, sorted by name."""
-    if isinstance(images, Image.Image | Encoded):
-        yield images
-    elif isinstance(images, str | Path):
-        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
-    else:
-        for entry in images:
-            yield from find_images(entry)
-
-
-def _below(folder: str) -> Iterator[str]:
-    empty = True
-    for parent, names in walk(folder):
-        for name in filter(is_image, names):
-            empty = False
-            yield os.path.join(parent, name)
-    if empty:
-        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
-
-
-def kind_of(name: str) -> Kind | None:
-    """What a file is taken for by its name; None for neither a picture nor something that holds pictures.
-
-    >>> kind_of("a/0001.tar.gz"), kind_of("a.parquet"), kind_of("a.JPG"), kind_of("notes.txt")
-    ('shard', 'parquet', 'image', None)
-    """
-    base = os.path.basename(name)
-    if base.startswith("."):
-        return None
-    if base.lower().endswith((".tar", ".tar.gz", ".tgz")):
-        return "shard"
-    if base.lower().endswith(".parquet"):
-        return "parquet"
-    return "image" if is_image(base) else None
-
-
-def decode(source: Picture, min_side: int | None = None) -> Image.Image:
-    if not isinstance(source, Image.Image):
-        return load_image(source, min_side=min_side)
-    try:
-        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same picture
-            source.load()
-        return as_rgb(source)
-    except OSError as error:
-        raise BadImageError(str(getattr(source, "filename", "") or "<picture>"), str(error)) from None

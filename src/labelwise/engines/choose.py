@@ -20,6 +20,7 @@ from torch import nn
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
+from labelwise.data.decode import thread_count
 from labelwise.engines.convert import FILES, convert, open_file
 from labelwise.model.model import LabelModel
 from labelwise.model.network import TorchEngine
@@ -30,7 +31,6 @@ from labelwise.runtime.sessions import (
     EngineName,
     Family,
     relative_difference,
-    thread_count,
 )
 
 

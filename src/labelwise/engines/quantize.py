@@ -143,9 +143,7 @@ def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Fl
             yield row, transform(load_image(calibration.table.images[row], min_side=transform.min_side))
         except BadImageError as bad:
             if calibration.on_bad_image == "error":
-                raise LabelwiseError(
-                    f"{calibration.table.where(row)}: {bad}. Fix it, or add --on-bad-image skip."
-                ) from None
+                raise bad.skippable(calibration.table.where(row)) from None
 
 
 def _mean_average_precisions(engines: list[Engine], calibration: Calibration) -> list[float]:

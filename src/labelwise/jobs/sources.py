@@ -9,8 +9,8 @@ from itertools import chain, groupby, islice
 from typing import cast
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.decode import FileKind, file_kind, find_images
 from labelwise.data.readers.base import walk
-from labelwise.data.sources import Kind, find_images, kind_of
 from labelwise.data.streams import expand_braces
 from labelwise.jobs.job import ABOUT
 from labelwise.jobs.parts import FilesPart, Part, ShardPart, parquet_parts
@@ -47,16 +47,16 @@ def find_parts(
 
 def _is_picture(name: str) -> bool:
     """Whether a name of a list means one file, which is taken for a picture even if it is not there."""
-    if os.path.isdir(name) or kind_of(name) in ("shard", "parquet"):
+    if os.path.isdir(name) or file_kind(name) in ("shard", "parquet"):
         return False
     if "://" in name:
-        return kind_of(name) == "image" and not glob.has_magic(name)
+        return file_kind(name) == "image" and not glob.has_magic(name)
     return os.path.exists(name) or not (glob.has_magic(name) or "{" in name)
 
 
 def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:
     """A picture's name, or parts of what holds many. What is neither is taken for a picture: somebody named it."""
-    kind = kind_of(name)
+    kind = file_kind(name)
     if kind == "shard":
         yield ShardPart(name)
     elif kind == "parquet":
@@ -96,7 +96,7 @@ def _remote(address: str) -> list[str]:
             found = [path]
         else:
             files = _visible(path, sorted(system.find(path)))
-            found = _one_kind(address, files) or [name for name in files if kind_of(name) == "image"]
+            found = _one_kind(address, files) or [name for name in files if file_kind(name) == "image"]
     except (ImportError, ValueError) as error:  # no such protocol, or its package is missing: fsspec says which
         raise LabelwiseError(f"cannot open {address!r}: {error}") from None
     except LabelwiseError:
@@ -117,9 +117,9 @@ def _visible(folder: str, files: list[str]) -> list[str]:
 
 def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
     """The shards or Parquet files of a folder, sorted; none if it holds pictures."""
-    by_kind: dict[Kind, list[str]] = {}
+    by_kind: dict[FileKind, list[str]] = {}
     for file in files:
-        kind = kind_of(file)
+        kind = file_kind(file)
         if kind and not (kind == "image" and kind in by_kind):  # of pictures it matters only that there are some
             by_kind.setdefault(kind, []).append(file)
     if len(by_kind) > 1:

@@ -87,10 +87,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
     def note_bad_image(self, bad: BadImage) -> None:
         """Count it, or raise, as `on_bad_image` says."""
         if self.on_bad_image == "error":
-            raise LabelwiseError(
-                f"{self.table.where(bad.row)}: {BadImageError(bad.path, bad.reason)}. "
-                "Fix it, or add --on-bad-image skip."
-            )
+            raise BadImageError(bad.path, bad.reason).skippable(self.table.where(bad.row))
         self._bad[bad.row] = bad
 
     def _transformed(self, picture: Image.Image, number: int) -> Tensor:
@@ -256,8 +253,7 @@ class LabelStream(IterableDataset[StreamSample]):
                 picture = load_image(sample.image, min_side=getattr(self._transform, "min_side", None))
             except BadImageError as error:
                 if self._on_bad_image == "error":
-                    bad = BadImageError(sample.key, error.reason)
-                    raise LabelwiseError(f"{bad}. Fix it, or add --on-bad-image skip.") from None
+                    raise BadImageError(sample.key, error.reason).skippable() from None
                 self._skipped[worker] += 1
                 continue
             yield StreamSample(self._transform(picture), self._target(sample), sample.key)

@@ -13,9 +13,9 @@ from pydantic import Field, field_validator, model_validator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.decode import FoundImage, decode
 from labelwise.data.images import Encoded
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.sources import Picture, decode
 from labelwise.runtime.sessions import Floats
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Prediction:
     gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
     """
 
-    def __init__(self, tagger: Tagger, source: Picture, values: Floats | None, error: str | None = None) -> None:
+    def __init__(self, tagger: Tagger, source: FoundImage, values: Floats | None, error: str | None = None) -> None:
         # The path as given, the name of what was given as bytes, or the picture itself.
         self.image: str | Image.Image = source.name if isinstance(source, Encoded) else source
         self.error = error

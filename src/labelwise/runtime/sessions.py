@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.data.decode import thread_count
 
 Floats = NDArray[np.float32]
 Family = Literal["torch", "onnxruntime", "openvino"]
@@ -39,14 +40,6 @@ def relative_difference(found: Floats, expected: Floats) -> float:
         raise LabelwiseError(f"the engine gives {list(found.shape)} where the model gives {list(expected.shape)}")
     worst = float(np.abs(found - expected).max() / max(1.0, float(np.abs(expected).max())))
     return worst if np.isfinite(worst) else float("inf")
-
-
-def thread_count() -> int:
-    """As many threads as this process may use cores; OMP_NUM_THREADS says otherwise, as it does to PyTorch."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted):
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class OnnxEngine:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.decode import FoundImage, ImageSources, decode, find_images, thread_count
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
-from labelwise.data.sources import Picture, Sources, decode, find_images
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.prediction import Prediction, TaggerConfig, check_threshold
-from labelwise.runtime.sessions import Engine, Family, Floats, thread_count
+from labelwise.runtime.sessions import Engine, Family, Floats
 
 
 class Model(Protocol):
@@ -61,7 +61,7 @@ class Tagger:
         return self._engine(images) if self._engine else self.model.logits(images)
 
     def predict(
-        self, images: Sources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
+        self, images: ImageSources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
     ) -> list[Prediction]:
         """One prediction per picture, in their order.
 
@@ -80,14 +80,14 @@ class Tagger:
         return list(track(predictions, "Predicting", len(sources), console=Console(stderr=True), transient=True))
 
     def stream(
-        self, images: Sources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
+        self, images: ImageSources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
     ) -> Iterator[Prediction]:
         """`predict` one after the other: while the model works on a batch, threads decode the next one."""
         if batch_size < 1:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
         if on_bad_image not in get_args(OnBadImage):
             raise unknown_name("on_bad_image", on_bad_image, get_args(OnBadImage))
-        waiting: deque[tuple[Picture, Future[Floats]]] = deque()
+        waiting: deque[tuple[FoundImage, Future[Floats]]] = deque()
         pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")  # Pillow releases Python's lock
         try:
             for source in find_images(images):
@@ -99,7 +99,7 @@ class Tagger:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def query_maps(self, source: Picture) -> tuple[Floats, NDArray[np.int64]]:
+    def query_maps(self, source: FoundImage) -> tuple[Floats, NDArray[np.int64]]:
         """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
         found = self.model.maps(self._input(source)[None])
         if found is None:
@@ -114,11 +114,13 @@ class Tagger:
         maps, label_query = found
         return maps[0], label_query
 
-    def _input(self, source: Picture) -> Floats:
+    def _input(self, source: FoundImage) -> Floats:
         """[3, size, size]; runs in a thread."""
         return self._transform(decode(source, min_side=self._transform.min_side))
 
-    def _batch(self, waiting: list[tuple[Picture, Future[Floats]]], on_bad_image: OnBadImage) -> Iterator[Prediction]:
+    def _batch(
+        self, waiting: list[tuple[FoundImage, Future[Floats]]], on_bad_image: OnBadImage
+    ) -> Iterator[Prediction]:
         inputs: list[Floats] = []
         errors: list[str | None] = []
         for _, future in waiting:
@@ -127,7 +129,7 @@ class Tagger:
                 errors.append(None)
             except BadImageError as bad:
                 if on_bad_image == "error":
-                    raise LabelwiseError(f"{bad}. Fix it, or add --on-bad-image skip.") from None
+                    raise bad.skippable() from None
                 errors.append(str(bad))
         rows = iter(self._scores(np.stack(inputs)) if inputs else ())
         for (source, _), error in zip(waiting, errors, strict=True):

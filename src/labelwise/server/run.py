@@ -14,7 +14,7 @@ from ipaddress import ip_address
 import uvicorn
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.runtime.sessions import thread_count
+from labelwise.data.decode import thread_count
 from labelwise.server.app import create_app
 from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Pool

@@ -1,0 +1,133 @@
+"""From whatever names images to decoded ones: find them, decode one, decode many in threads."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Literal, TypeVar
+
+from PIL import Image
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
+from labelwise.data.readers.base import is_image, walk
+
+FileKind = Literal["image", "shard", "parquet"]
+FoundImage = str | Image.Image | Encoded  # one image: no folder, no other kind of path
+ImageSource = FoundImage | Path
+ImageSources = ImageSource | Iterable[ImageSource]
+_Source = TypeVar("_Source", bound=FoundImage)
+_Decoded = TypeVar("_Decoded")
+
+_OPENED_LAZILY = Lock()
+
+
+def find_images(images: ImageSources) -> Iterator[FoundImage]:
+    """List the images that `images` names, in order.
+
+    Args:
+        images: A path, a PIL image, `Encoded` bytes, a folder (its image files and those below it, sorted by name), or
+            any mix of these in an iterable.
+
+    >>> list(find_images(["b.jpg", Path("a.png")]))
+    ['b.jpg', 'a.png']
+    """
+    if isinstance(images, Image.Image | Encoded):
+        yield images
+    elif isinstance(images, str | Path):
+        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
+    else:
+        for entry in images:
+            yield from find_images(entry)
+
+
+def _below(folder: str) -> Iterator[str]:
+    empty = True
+    for parent, names in walk(folder):
+        for name in filter(is_image, names):
+            empty = False
+            yield os.path.join(parent, name)
+    if empty:
+        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+def file_kind(name: str) -> FileKind | None:
+    """What a file is taken for by its name; None if it neither is an image nor holds images.
+
+    >>> file_kind("a/0001.tar.gz"), file_kind("a.parquet"), file_kind("a.JPG"), file_kind("notes.txt")
+    ('shard', 'parquet', 'image', None)
+    """
+    base = os.path.basename(name)
+    if base.startswith("."):
+        return None
+    if base.lower().endswith((".tar", ".tar.gz", ".tgz")):
+        return "shard"
+    if base.lower().endswith(".parquet"):
+        return "parquet"
+    return "image" if is_image(base) else None
+
+
+def decode(source: FoundImage, min_side: int | None = None) -> Image.Image:
+    """The image as upright 8-bit RGB. `min_side`: see `load_image`."""
+    if not isinstance(source, Image.Image):
+        return load_image(source, min_side=min_side)
+    try:
+        with _OPENED_LAZILY:  # `Image.open` reads the file when it must, and two threads may hold the same image
+            source.load()
+        return as_rgb(source)
+    except OSError as error:
+        raise BadImageError(str(getattr(source, "filename", "") or "<image>"), str(error)) from None
+
+
+def decode_many(
+    sources: Iterable[_Source],
+    transform: Callable[[Image.Image], _Decoded],
+    *,
+    threads: int | None = None,
+    ahead: int = 64,
+) -> Iterator[tuple[_Source, _Decoded | BadImageError]]:
+    """Decode and transform images in threads, in their order. Pillow decodes without holding Python's lock.
+
+    Args:
+        sources: What `find_images` yields. It is consumed as needed, so it may be endless.
+        transform: From the decoded image to the result. If it has an attribute `min_side`, that is the shorter side
+            it needs (see `load_image`).
+        threads: Default: one per core.
+        ahead: How many images are decoded before they are asked for, at most.
+
+    Yields:
+        Each source with its result, or with the error that says why it cannot be decoded.
+    """
+    min_side: int | None = getattr(transform, "min_side", None)
+
+    def result(source: _Source) -> _Decoded | BadImageError:
+        try:
+            return transform(decode(source, min_side))
+        except BadImageError as error:
+            return error
+
+    waiting: deque[tuple[_Source, Future[_Decoded | BadImageError]]] = deque()
+    pool = ThreadPoolExecutor(threads or thread_count(), thread_name_prefix="decode")
+    try:
+        for source in sources:
+            waiting.append((source, pool.submit(result, source)))
+            if len(waiting) == ahead:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def thread_count() -> int:
+    """One thread per core that this process may use; OMP_NUM_THREADS overrides it, as in PyTorch."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
