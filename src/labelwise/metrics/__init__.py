@@ -3,6 +3,7 @@
 All values are fractions from 0 to 1; `MultiLabelScores.as_dict()` gives the percentages that reports show.
 """
 
+from labelwise.metrics.conventions import list_conventions, scores_as
 from labelwise.metrics.precision_recall import (
     PrecisionRecall,
     f1_at_k,
@@ -20,9 +21,11 @@ __all__ = [
     "PrecisionRecall",
     "average_precision",
     "f1_at_k",
+    "list_conventions",
     "mean_average_precision",
     "multilabel_scores",
     "precision_recall",
+    "scores_as",
     "top_k_accuracy",
     "top_k_precision_recall",
 ]

@@ -72,7 +72,16 @@ class Tally:
         )
 
     @classmethod
-    def of(cls, scores: Floats, targets: Bytes, thresholds: NDArray[np.float64], top_k: tuple[int, ...]) -> Self:
+    def of(
+        cls,
+        scores: Floats,
+        targets: Bytes,
+        thresholds: NDArray[np.float64],
+        top_k: tuple[int, ...],
+        *,
+        top_k_at_threshold: bool = False,
+    ) -> Self:
+        """`top_k_at_threshold`: the k best labels count only where they also reach their thresholds."""
         known, positive = targets >= 0, targets == 1
         labels = [known.sum(axis=0), positive.sum(axis=0)]
         images = [len(scores), positive.any(axis=1).sum()]
@@ -80,6 +89,8 @@ class Tally:
         labels += [by_threshold.sum(axis=0), (by_threshold & positive).sum(axis=0)]
         for k in top_k:
             chosen = in_top_k(scores, targets, k)
+            if top_k_at_threshold:
+                chosen &= by_threshold
             correct = chosen & positive
             labels += [chosen.sum(axis=0), correct.sum(axis=0)]
             images.append(correct.any(axis=1).sum())

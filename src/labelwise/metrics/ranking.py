@@ -83,7 +83,7 @@ def _shape(array: NDArray[Any]) -> str:
     return str(array.shape)
 
 
-Method = Literal["area", "11-point"]
+Method = Literal["area", "interpolated", "11-point"]
 
 # Labels are ranked a block at a time: enough values to make one sort call worth it, few enough to stay out of the way.
 _BLOCK_VALUES = 2**24
@@ -93,7 +93,8 @@ def average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "a
     """AP of every label as fractions [N]; NaN for a label with no known positive.
 
     `area` is the area under the steps of the precision-recall curve (scikit-learn's definition: equal scores are one
-    threshold). `11-point` is VOC 2007's: the mean of the best precision at recall >= 0, 0.1 ... 1.
+    threshold). `interpolated` is the area under the curve's envelope, where precision never falls with recall
+    (SSGRL, Query2Label). `11-point` is VOC 2007's: the mean of the best precision at recall >= 0, 0.1 ... 1.
 
     >>> average_precision(torch.tensor([[0.9], [0.8], [0.7], [0.6]]), torch.tensor([[1], [0], [1], [-1]]))
     tensor([0.8333], dtype=torch.float64)
@@ -168,6 +169,11 @@ def _area(precision: NDArray[np.float64], positives_above: Ints) -> float:
     return float(precision.mean())
 
 
+def _interpolated(precision: NDArray[np.float64], positives_above: Ints) -> float:
+    """Recall falls along the arrays, so the best precision at this recall or a higher one is a running maximum."""
+    return float(np.maximum.accumulate(precision).mean())
+
+
 def _eleven_points(precision: NDArray[np.float64], positives_above: Ints) -> float:
     """VOC 2007. Recall falls along the arrays, so `recall >= r` is a prefix; in whole numbers, hence exact."""
     best = np.maximum.accumulate(precision)
@@ -176,4 +182,8 @@ def _eleven_points(precision: NDArray[np.float64], positives_above: Ints) -> flo
     return float(best[reached - 1].mean())
 
 
-_SUMMARIES: dict[Method, Callable[[NDArray[np.float64], Ints], float]] = {"area": _area, "11-point": _eleven_points}
+_SUMMARIES: dict[Method, Callable[[NDArray[np.float64], Ints], float]] = {
+    "area": _area,
+    "interpolated": _interpolated,
+    "11-point": _eleven_points,
+}
