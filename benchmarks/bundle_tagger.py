@@ -56,7 +56,7 @@ def main() -> None:
     model.save(folder, compact=True)
 
     saved, test = load_model(folder), data.select("test")
-    result = evaluate(saved, test, predictions=predictions(saved, test)).as_dict()
+    result = evaluate(saved, test, predictions=predictions(saved, test)).to_dict()
     result["data"] = {"source": "voc:VOCdevkit", "split": "test"}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     recipe = yaml.safe_load((arguments.trained / "recipe.yaml").read_text())

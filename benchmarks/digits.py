@@ -49,7 +49,7 @@ def measure(data: Path, head: str, loss: str, seed: int, **changes: Any) -> dict
     wanted = {"data.source": f"imagefolder:{data}", "model.head": head, "seed": seed, **LOSSES[loss], **changes}
     with tempfile.TemporaryDirectory() as folder:
         model = train(load_recipe(RECIPE, wanted), folder).model()
-    scores = evaluate(model, open_data(f"imagefolder:{data}").select("test"), bootstrap=0, workers=0).as_dict()
+    scores = evaluate(model, open_data(f"imagefolder:{data}").select("test"), bootstrap=0, workers=0).to_dict()
     return {
         "head": head,
         "loss": loss,

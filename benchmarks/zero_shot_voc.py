@@ -146,7 +146,7 @@ class Measure:
             ignore_extra_labels=True,
             progress=False,
             features=self._features_of(model),
-        ).as_dict()
+        ).to_dict()
         return {
             "zsl": {name: result["zsl"][name] for name in METRICS},
             "zsl_relative": {"mAP": result["zsl_relative"]["mAP"]},

@@ -55,7 +55,7 @@ class Report:
     bars: dict[str, str] = field(default_factory=dict)  # what a plot shows: key of a row -> its name in the legend
     unit: str = ""  # of the bars
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         content = asdict(self)
         content["columns"] = [column._asdict() for column in self.columns]
         content["checks"] = [{**asdict(check), "holds": check.holds, "text": check.text()} for check in self.checks]
@@ -79,7 +79,7 @@ class Report:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         if json_file is not None:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+            json_file.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
         if plot_file is not None:
             draw(self, plot_file)
 

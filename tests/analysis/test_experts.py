@@ -132,7 +132,7 @@ def test_small_cases_can_be_drawn(weights: list[list[float]], shared: int) -> No
     use = use_of(weights, shared)
     assert len(expert_figures(use)) == 1
     assert expert_words(use)
-    json.dumps(use.as_dict(), allow_nan=False)
+    json.dumps(use.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])

@@ -70,7 +70,7 @@ def test_the_snippet_of_the_page_runs(page: ModuleType) -> None:
 
 
 def test_markdown_has_the_machine_and_the_promises() -> None:
-    text = markdown(example().as_dict())
+    text = markdown(example().to_dict())
     assert "|---|---:|---:|" in text
     assert "growth: 1.30x (promised: at most 1.15x): MISSED" in text
     assert f"torch {torch.__version__.split('+')[0]}" in text

@@ -39,7 +39,7 @@ def test_weights_give_what_the_resampled_set_gives() -> None:
         expected = average_precision(scores[rows], targets[rows]).numpy()
         np.testing.assert_allclose(precision[:, sample], expected, rtol=1e-12)
         some_label_vanished |= bool(np.isnan(expected[-2]))
-        measured = multilabel_scores(scores[rows], targets[rows], thresholds=thresholds).as_dict()
+        measured = multilabel_scores(scores[rows], targets[rows], thresholds=thresholds).to_dict()
         for name, values in numbers.items():
             assert 100 * values[sample] == pytest.approx(measured[name], rel=1e-12), name
     assert some_label_vanished  # the rare label's only positive was not always drawn

@@ -30,7 +30,7 @@ def with_config(model: LabelModel, **changes: object) -> LabelModel:
 def test_numbers_are_scikit_learns(hsq: LabelModel, sample: LabelTable, predictions: TableLogits) -> None:
     thresholds = tuple(np.linspace(0.3, 0.6, 13).tolist())
     model = with_config(hsq, temperature=2.0, thresholds=thresholds)
-    result = evaluate(model, sample, predictions=predictions, bootstrap=0).as_dict()
+    result = evaluate(model, sample, predictions=predictions, bootstrap=0).to_dict()
     truth = sample.targets()
     scores = torch.from_numpy(predictions.logits / 2).sigmoid().numpy()
     assert result["mAP"] == pytest.approx(100 * average_precision_score(truth, scores, average="macro"), abs=1e-9)
@@ -49,10 +49,10 @@ def test_numbers_are_scikit_learns(hsq: LabelModel, sample: LabelTable, predicti
 
 def test_the_order_of_labels_and_images_changes_nothing(hsq: LabelModel, sample: LabelTable) -> None:
     options = {"workers": 0, "progress": False, "bootstrap": 0}
-    expected = evaluate(hsq, sample, **options).as_dict()
+    expected = evaluate(hsq, sample, **options).to_dict()
     shuffled = sample.with_labels(sorted(sample.labels, key=lambda name: name[::-1])).select(np.arange(50)[::-1])
     assert shuffled.labels != sample.labels
-    found = evaluate(hsq, shuffled, **options).as_dict()
+    found = evaluate(hsq, shuffled, **options).to_dict()
     assert [row["label"] for row in found["per_label"]] == list(hsq.labels)
     assert found["mAP"] == pytest.approx(expected["mAP"], abs=1e-9)
     assert found["OF1"] == expected["OF1"]
@@ -62,27 +62,27 @@ def test_labels_that_one_side_lacks(hsq: LabelModel, sample: LabelTable, predict
     fewer = sample.with_labels([*sample.labels[3:], "kite"], missing="absent")
     with pytest.raises(LabelwiseError, match="'kite'"):
         evaluate(hsq, fewer, predictions=predictions)
-    result = evaluate(hsq, fewer, predictions=predictions, bootstrap=0, ignore_extra_labels=True).as_dict()
+    result = evaluate(hsq, fewer, predictions=predictions, bootstrap=0, ignore_extra_labels=True).to_dict()
     assert result["labels_not_in_data"] == list(sample.labels[:3])
     assert result["labels_ignored"] == ["kite"]
     assert result["unknown_entries"] == 150
-    whole = evaluate(hsq, sample, predictions=predictions, bootstrap=0).as_dict()
+    whole = evaluate(hsq, sample, predictions=predictions, bootstrap=0).to_dict()
     assert result["mAP"] == pytest.approx(np.mean([row["AP"] for row in whole["per_label"][3:]]))
 
 
 def test_a_skipped_image_is_counted_and_named(hsq: LabelModel, broken: LabelTable) -> None:
     evaluation = evaluate(hsq, broken, on_bad_image="skip", workers=0, progress=False, bootstrap=20)
-    result = evaluation.as_dict()
+    result = evaluation.to_dict()
     assert result["images"] == 5
     assert [bad["path"] for bad in result["bad_images"]] == [broken.images[2]]
     good = broken.select([0, 1, 3, 4, 5])
-    assert result["mAP"] == pytest.approx(evaluate(hsq, good, workers=0, progress=False).as_dict()["mAP"], abs=1e-9)
+    assert result["mAP"] == pytest.approx(evaluate(hsq, good, workers=0, progress=False).to_dict()["mAP"], abs=1e-9)
 
 
 def test_intervals_are_percentages_around_the_numbers(
     hsq: LabelModel, sample: LabelTable, predictions: TableLogits
 ) -> None:
-    result = evaluate(hsq, sample, predictions=predictions, bootstrap=200).as_dict()
+    result = evaluate(hsq, sample, predictions=predictions, bootstrap=200).to_dict()
     confidence = result["confidence"]
     assert (confidence["level"], confidence["samples"]) == (95, 200)
     for name in ("OR", "OF1", "CF1_top3", "accuracy_top3"):
@@ -102,7 +102,7 @@ def test_a_temperature_moves_ece_but_no_ranking_and_no_decision(
     targets = sample.targets()
     after.config = fit_config(before.config, sure.logits, targets, temperature=True).config
     assert after.config.temperature != 1
-    one, other = (evaluate(model, sample, predictions=sure, bootstrap=0).as_dict() for model in (before, after))
+    one, other = (evaluate(model, sample, predictions=sure, bootstrap=0).to_dict() for model in (before, after))
     assert one["mAP"] == other["mAP"] == 100 * multilabel_scores(predictions.logits, targets).mAP
     assert [row["predicted"] for row in one["per_label"]] == [row["predicted"] for row in other["per_label"]]
     assert other["ece"]["after"] < other["ece"]["before"] == one["ece"]["after"]
@@ -117,7 +117,7 @@ def test_fitting_both_gives_the_best_f1_of_each_label(
     assert fit.fallback_labels == (hsq.labels[4],)
     model = with_config(hsq, **{key: getattr(fit.config, key) for key in ("temperature", "offset", "thresholds")})
     known = LabelTable.from_dense(list(sample.images), targets, sample.labels)
-    result = evaluate(model, known, predictions=predictions, bootstrap=0).as_dict()
+    result = evaluate(model, known, predictions=predictions, bootstrap=0).to_dict()
     for n, row in enumerate(result["per_label"]):
         if n == 4:
             assert row["F1"] is None
@@ -137,7 +137,7 @@ def test_single_label_models_report_accuracy_and_the_usual_ece(sample: LabelTabl
     table = LabelTable.from_dense(list(sample.images), targets, sample.labels, source="classes")
     model = create_model("resnet10t", "gap", sample.labels, weights="none", size=64, task="single-label").eval()
     logits = (2 * targets + generator.normal(0, 1, targets.shape)).astype(np.float32)
-    result = evaluate(model, table, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=50).as_dict()
+    result = evaluate(model, table, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=50).to_dict()
     for k in (1, 5):
         expected = 100 * top_k_accuracy_score(numbers, logits, k=k, labels=np.arange(13))
         assert result[f"accuracy_top{k}"] == pytest.approx(expected)

@@ -102,8 +102,8 @@ def test_fitted_thresholds_beat_one_half_in_the_metrics_package_too() -> None:
     generator = np.random.default_rng(3)
     targets = (generator.random((500, 8)) < 0.2).astype(np.int8)
     scores = 1 / (1 + np.exp(-(targets * 2 + generator.normal(-2.5, 1, targets.shape))))
-    fitted = multilabel_scores(scores, targets, thresholds=fit_thresholds(scores, targets)).as_dict()
-    plain = multilabel_scores(scores, targets).as_dict()
+    fitted = multilabel_scores(scores, targets, thresholds=fit_thresholds(scores, targets)).to_dict()
+    plain = multilabel_scores(scores, targets).to_dict()
     best = []
     for n in range(8):
         precision, recall, _ = precision_recall_curve(targets[:, n], scores[:, n])

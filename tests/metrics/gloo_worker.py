@@ -23,9 +23,9 @@ def main() -> None:
         metrics = MultiLabelMetrics(7, top_k=(1, 3))
         if len(data["scores"][own]):
             metrics.update(data["scores"][own], data["targets"][own])
-        reports.append({"all": metrics.compute().as_dict(), "own_images": metrics.images})
+        reports.append({"all": metrics.compute().to_dict(), "own_images": metrics.images})
         if metrics.images:
-            reports[-1]["own"] = metrics.compute(all_processes=False).as_dict()
+            reports[-1]["own"] = metrics.compute(all_processes=False).to_dict()
     (folder / f"{rank}.json").write_text(json.dumps(reports))
     dist.destroy_process_group()
 

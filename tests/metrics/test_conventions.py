@@ -95,7 +95,7 @@ def test_voc2007_is_the_eleven_point_mean() -> None:
 def test_ours_is_the_default_and_an_unknown_one_is_named() -> None:
     rng = np.random.default_rng(0)
     scores, targets = rng.random((30, 4)), rng.integers(-1, 2, (30, 4))
-    assert scores_as("labelwise", scores, targets).as_dict() == multilabel_scores(scores, targets).as_dict()
+    assert scores_as("labelwise", scores, targets).to_dict() == multilabel_scores(scores, targets).to_dict()
     with pytest.raises(LabelwiseError, match="did you mean 'query2label'"):
         scores_as("query2labels", scores, targets)
     assert "query2label" in list_conventions()

@@ -60,7 +60,7 @@ def test_wrong_shapes_and_values(scores, targets, message) -> None:
         (lambda: top_k_precision_recall(GOOD, TARGETS, 1.5), "k=1.5"),
         (lambda: top_k_accuracy(GOOD, np.array([0, 2])), "label number 2 at row 1; use 0 to 1"),
         (lambda: top_k_accuracy(GOOD, np.array([0])), "1 label numbers for 2 images"),
-        (lambda: multilabel_scores(GOOD, TARGETS).as_dict(["cat"]), "1 label names for 2 labels"),
+        (lambda: multilabel_scores(GOOD, TARGETS).to_dict(["cat"]), "1 label names for 2 labels"),
         (lambda: MultiLabelMetrics(labels=3).update(GOOD, TARGETS), "scores have 2 labels, these metrics 3"),
         (lambda: MultiLabelMetrics(labels=2).compute(), r"no images to evaluate; call update\(\) first"),
         (lambda: MultiLabelMetrics(2).merge(MultiLabelMetrics(2, top_k=5)), "only metrics with equal labels"),

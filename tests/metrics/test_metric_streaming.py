@@ -33,7 +33,7 @@ def example(images: int = 60, labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
 def assert_same(one: MultiLabelScores, other: MultiLabelScores) -> None:
     """Equal to the last bit, not only nearly."""
     np.testing.assert_array_equal(one.average_precision, other.average_precision)
-    assert one.as_dict() == other.as_dict()
+    assert one.to_dict() == other.to_dict()
 
 
 @given(st.lists(st.integers(0, 60), max_size=6), st.booleans())
@@ -115,7 +115,7 @@ def test_two_processes_give_the_number_of_one(tmp_path: Path) -> None:
     finally:
         for worker in workers:
             worker.kill()  # one that waits for a dead partner would wait for ever
-    expected = multilabel_scores(scores, targets, top_k=(1, 3)).as_dict()
+    expected = multilabel_scores(scores, targets, top_k=(1, 3)).to_dict()
     for rank in range(2):
         reports = json.loads((tmp_path / f"{rank}.json").read_text())
         for first_share, report in zip(first_shares, reports, strict=True):
@@ -123,7 +123,7 @@ def test_two_processes_give_the_number_of_one(tmp_path: Path) -> None:
             assert report["all"] == expected
             assert report["own_images"] == len(scores[own])
             if report["own_images"]:
-                assert report["own"] == multilabel_scores(scores[own], targets[own], top_k=(1, 3)).as_dict()
+                assert report["own"] == multilabel_scores(scores[own], targets[own], top_k=(1, 3)).to_dict()
 
 
 def run_whole_evaluation(folder: Path, *arguments: int) -> dict[str, float]:

@@ -48,7 +48,7 @@ def test_json_holds_percentages_and_null_for_what_is_undefined() -> None:
     scores, targets = example()
     result = multilabel_scores(scores, targets)
     names = ["cat", "dog", "sofa", "car", "tree", "bird"]
-    data = json.loads(json.dumps(result.as_dict(names), allow_nan=False))
+    data = json.loads(json.dumps(result.to_dict(names), allow_nan=False))
     six = ["CP", "CR", "CF1", "OP", "OR", "OF1"]
     assert [key for key in data if key in six] == six
     assert {f"{name}_top3" for name in six} <= set(data)
@@ -70,6 +70,6 @@ def test_json_holds_percentages_and_null_for_what_is_undefined() -> None:
 
 
 def test_nothing_known_is_all_null() -> None:
-    data = multilabel_scores(np.ones((2, 2)), np.full((2, 2), -1)).as_dict()
+    data = multilabel_scores(np.ones((2, 2)), np.full((2, 2), -1)).to_dict()
     assert {data[key] for key in ("mAP", "CP", "OF1", "CF1_top3", "accuracy_top3")} == {None}
     assert data["unknown_entries"] == 4

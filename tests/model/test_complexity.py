@@ -86,6 +86,6 @@ def test_counting_leaves_the_model_alone() -> None:
     counts = measure_complexity(model)
     assert {name: (p.device, p.requires_grad) for name, p in model.named_parameters()} == before
     assert counts.total("parameters") == sum(p.numel() for p in model.parameters())
-    as_dict = counts.as_dict()
-    assert as_dict["flops"] == 2 * as_dict["macs"]
-    assert list(as_dict["parts"]) == ["backbone", "tokens", "queries", "decoder", "experts", "classifier"]
+    to_dict = counts.to_dict()
+    assert to_dict["flops"] == 2 * to_dict["macs"]
+    assert list(to_dict["parts"]) == ["backbone", "tokens", "queries", "decoder", "experts", "classifier"]

@@ -52,7 +52,7 @@ def test_the_numbers_are_those_of_evaluate(one: Path, runs: list[Path], photos: 
     numbers = json.loads((one / "report.json").read_text())["runs"][0]
     expected = evaluate(
         load_model(runs[1]), photos.select("test"), bootstrap=40, workers=0, on_bad_image="skip", progress=False
-    ).as_dict()
+    ).to_dict()
     for key in ("mAP", "CF1", "OF1", "images", "labels"):
         assert numbers[key] == pytest.approx(expected[key]), key
     assert numbers["confidence"]["mAP"] == pytest.approx(expected["confidence"]["mAP"])

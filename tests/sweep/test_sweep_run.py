@@ -76,7 +76,7 @@ def test_a_sweep_leaves_comparable_runs_and_does_nothing_twice(
 
     last = content["runs"][-1]
     test = open_data(sample).select("test")
-    expected = evaluate(load_model(out / last["run"]), test, bootstrap=0, workers=0, progress=False).as_dict()
+    expected = evaluate(load_model(out / last["run"]), test, bootstrap=0, workers=0, progress=False).to_dict()
     assert last["mAP"] == pytest.approx(expected["mAP"], abs=0.05)  # cached features have 16 bits
     assert last["epochs"] == 2
     assert last["head.shared_experts"] == 3

@@ -69,7 +69,7 @@ def test_folders_to_predictions(head: str, loss: str, folder: Path, tmp_path: Pa
     assert (model.config.preprocessing.crop_ratio, model.config.backbone.drop_path) == (0.95, 0.05)
 
     table = open_data(f"imagefolder:{folder}").select("test")
-    scores = evaluate(model, table, bootstrap=0, workers=0, progress=False).as_dict()
+    scores = evaluate(model, table, bootstrap=0, workers=0, progress=False).to_dict()
     best = predict_logits(model, table, workers=0, progress=False).logits.argmax(axis=1)
     assert scores["accuracy_top1"] == pytest.approx(100 * (best == table.columns).mean())
     predictions = lw.load(tmp_path / "run").predict(list(table.images))

@@ -38,7 +38,7 @@ class Comparison:
         """Those of `labels` whose difference is significant."""
         return [n for n in labels if self.significant[n]]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
             "reference": self.reference.name,

@@ -153,7 +153,7 @@ class ExpertUse:
         found = sorted(combinations(range(len(self.names)), 2), key=lambda pair: apart[pair])[:pairs]
         return [(self.names[a], self.names[b], float(1 - apart[a, b])) for a, b in found]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What `labelwise explain --experts --out FILE.json` writes."""
         return {
             "data": self.data,

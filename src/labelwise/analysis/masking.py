@@ -39,7 +39,7 @@ class MaskingCheck:
     high: float
     larger: float  # share of the images in which hiding the attended place costs more
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:

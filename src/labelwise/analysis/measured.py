@@ -35,7 +35,7 @@ FOLDER = "predictions"  # in a run folder; for a model without one, beside the r
 @dataclass(frozen=True)
 class StoredPredictions:
     predictions: TableLogits
-    complexity: dict[str, Any]  # `Complexity.as_dict`
+    complexity: dict[str, Any]  # `Complexity.to_dict`
     experts: ExpertUse | None  # mean gate weights over the same images, for heads with experts
 
 
@@ -93,7 +93,7 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
     from labelwise.model.complexity import measure_complexity
 
     model = run.model()
-    complexity = measure_complexity(model).as_dict()
+    complexity = measure_complexity(model).to_dict()
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     features = None
     if run.frozen:
@@ -221,16 +221,16 @@ class MeasuredRun:
         """Fractions [N]; NaN for a label without a positive."""
         return self.evaluation.scores.average_precision
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What `labelwise evaluate --json` gives, and where it comes from."""
         return {
             "name": self.name,
             "source": self.run.source,
-            **self.evaluation.as_dict(),
+            **self.evaluation.to_dict(),
             "complexity": self.complexity,
             "recipe": self.run.recipe.model_dump(mode="json") if self.run.recipe else None,
             "history": self.run.history,
-            "experts": self.experts.as_dict() if self.experts else None,
+            "experts": self.experts.to_dict() if self.experts else None,
         }
 
 

@@ -105,7 +105,7 @@ class Transfer:
             if significant and d.value < 0
         ]
 
-    def as_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
+    def to_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
         return {
             "training_images": self.training_images,
             "labels": [

@@ -62,7 +62,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         recipe = load_recipe(None, {"data.source": str(out / "sample" / "labels.csv"), **_COMMON, **settings})
         run = out / name.lower()
         models[name] = train(recipe, run, overwrite=True).model()
-        measured[name] = evaluate(models[name], test, bootstrap=0).as_dict()
+        measured[name] = evaluate(models[name], test, bootstrap=0).to_dict()
         curves[name] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         atomic_write(run / "test.json", json.dumps(measured[name], indent=1) + "\n")
         scores = "  ".join(f"{key} {measured[name][key]:.1f}" for key in ("mAP", "CF1", "OF1"))

@@ -157,7 +157,7 @@ def evaluate(
     known: dict[str, Any] = {"bootstrap": bootstrap, "ignore_extra_labels": ignore_extra_labels}
     if hidden:
         assert isinstance(network, LabelModel)
-        result = evaluate_zero_shot(network, table, hidden, **known, **options(table)).as_dict()
+        result = evaluate_zero_shot(network, table, hidden, **known, **options(table)).to_dict()
     else:
         predictions = predict_logits(network, table, **options(table))
         fitted = None
@@ -167,7 +167,7 @@ def evaluate(
             fitted = {"on": fit_on or split, **_fit(network, fit_table, used, fit_thresholds, fit_temperature)}
             if shared := len(set(table.images) & set(fit_table.images)):
                 _warn(f"{shared:,} images are both fitted and measured on: these numbers are optimistic; see --fit-on")
-        result = measure(network, table, predictions=predictions, **known).as_dict() | {"fitted": fitted}
+        result = measure(network, table, predictions=predictions, **known).to_dict() | {"fitted": fitted}
     result["model"] = {"source": named, **result["model"]}
     result["data"] |= {"split": split}
     result["test_time"] = {"flip": flip, "scales": views}

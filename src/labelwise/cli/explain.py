@@ -151,7 +151,7 @@ def _check(
     result = masking_check(network, table, images, method=method, layer=layer, head=head, area=area, workers=workers)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"model": model, "data": data, "split": split, **result.as_dict()}
+        content = {"model": model, "data": data, "split": split, **result.to_dict()}
         atomic_write(out, json.dumps(content, indent=1) + "\n")
     say(str(result))
 

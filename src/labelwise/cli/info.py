@@ -99,7 +99,7 @@ def complexity(
     from labelwise.model.model import create_model
 
     model = create_model(backbone, head, labels, weights="none", size=size, **parse_options(set_ or []))
-    counts = measure_complexity(model).as_dict()
+    counts = measure_complexity(model).to_dict()
     counts = {"head": head, "backbone": backbone, "size": model.config.preprocessing.size, "labels": labels, **counts}
     if as_json:
         Console().print_json(json.dumps(counts))

@@ -43,9 +43,9 @@ class Evaluation:
     data: str
     draws: Draws | None = None  # the samples behind `confidence`: what a paired comparison subtracts
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What `labelwise evaluate --json` writes; metrics, their intervals and ECE as percentages."""
-        result = self.scores.as_dict(self.config.labels)
+        result = self.scores.to_dict(self.config.labels)
         for row, threshold in zip(result["per_label"], self.config.limits, strict=True):
             row["threshold"] = threshold
         confidence = {

@@ -51,9 +51,9 @@ class LabelSetScores:
             intervals = {name: drawn[name] for name in METRICS}
         return cls(multilabel_scores(values, targets, thresholds=nowhere, top_k=TOP_K), chance(targets), intervals)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Percentages."""
-        every = self.scores.as_dict()
+        every = self.scores.to_dict()
         return {
             **{name: every[name] for name in METRICS},
             "chance": {name: percent(value) for name, value in self.chance.items()},
@@ -80,14 +80,14 @@ class ZeroShotEvaluation:
     config: ModelConfig  # of the model with its seen labels
     data: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What `labelwise evaluate --unseen … --json` writes; metrics as percentages."""
-        every = self.gzsl.scores.as_dict(self.seen + self.unseen)
+        every = self.gzsl.scores.to_dict(self.seen + self.unseen)
         hidden = set(self.unseen)
         return {
-            "zsl": self.zsl.as_dict(),
-            "zsl_relative": self.relative.as_dict(),
-            "gzsl": self.gzsl.as_dict(),
+            "zsl": self.zsl.to_dict(),
+            "zsl_relative": self.relative.to_dict(),
+            "gzsl": self.gzsl.to_dict(),
             "images": self.gzsl.scores.images,
             "level": 100 * LEVEL,
             "samples": self.samples,

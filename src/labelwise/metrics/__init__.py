@@ -1,6 +1,6 @@
 """Multi-label metrics. Pure functions on scores [M, N] and targets [M, N] in {1, 0, -1}; a streaming class on top.
 
-All values are fractions from 0 to 1; `MultiLabelScores.as_dict()` gives the percentages that reports show.
+All values are fractions from 0 to 1; `MultiLabelScores.to_dict()` gives the percentages that reports show.
 """
 
 from labelwise.metrics.conventions import list_conventions, scores_as

@@ -69,11 +69,11 @@ class MultiLabelScores:
     def unknown_entries(self) -> int:
         return self.images * self.labels - int(self.tally.known.sum())
 
-    def as_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """What `labelwise evaluate --json` writes: values from 0 to 100, `None` for what is not defined.
 
         >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]))
-        >>> {key: value for key, value in result.as_dict().items() if key in ("mAP", "CF1", "labels_never_predicted")}
+        >>> {key: value for key, value in result.to_dict().items() if key in ("mAP", "CF1", "labels_never_predicted")}
         {'mAP': 100.0, 'CF1': 75.0, 'labels_never_predicted': 0}
         """
         result: dict[str, Any] = {"mAP": percent(self.mAP), "ap_method": self.method}

@@ -31,7 +31,7 @@ class Complexity:
     def total(self, count: str) -> int:
         return sum(getattr(part, count) for part in self.parts.values())
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready: `parameters`, `macs`, `macs_without_attention`, `flops` (two per multiply-add) and `parts`."""
         totals = {count: self.total(count) for count in ("parameters", "macs", "macs_without_attention")}
         return {

@@ -24,7 +24,7 @@ def curves_section(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> Section:
         one.name: [_closed(precision_recall_curve(one.values[:, n], one.targets[:, n])) for n in order] for one in runs
     }
     captions = [" / ".join(percent(float(one.average_precision[n])) for one in runs) for n in order]
-    rows = {row["label"]: row for row in run.evaluation.as_dict()["per_label"]}
+    rows = {row["label"]: row for row in run.evaluation.to_dict()["per_label"]}
     now = [(_fraction(rows[run.labels[n]]["recall"]), _fraction(rows[run.labels[n]]["precision"])) for n in order]
     several = f" The order and the dots are those of {run.name}." if len(runs) > 1 else ""
     names = [run.labels[n] for n in order]

@@ -198,7 +198,7 @@ def write_experts(use: ExpertUse, path: Path) -> None:
     check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
-        atomic_write(path, json.dumps(use.as_dict(), indent=1, ensure_ascii=False) + "\n")
+        atomic_write(path, json.dumps(use.to_dict(), indent=1, ensure_ascii=False) + "\n")
     elif path.suffix.lower() == ".html":
         _write_page(use, path)
     else:

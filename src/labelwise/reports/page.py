@@ -127,7 +127,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         "labelwise": version("labelwise"),
         "data": {"source": data.measured.source, "split": data.split, "images": len(best.table)},
         "notes": warnings,
-        "runs": [run.as_dict() for run in measured],
+        "runs": [run.to_dict() for run in measured],
     }
     sections: list[Section | None] = []
     script = None
@@ -179,7 +179,7 @@ def _compared(
     chosen = named_pairs(options.pairs, reference.labels)
     pairs = chosen or related_pairs(reference.values, reference.targets)
     numbers["reference"] = reference.name
-    numbers["comparisons"] = [comparison.as_dict() for comparison in comparisons]
+    numbers["comparisons"] = [comparison.to_dict() for comparison in comparisons]
     numbers["related_pairs"] = [[reference.labels[a], reference.labels[b]] for a, b in pairs]
     write_csv(out / "runs.csv", [run_row(run, one, settings) for run, one in zip(runs, settings, strict=True)])
     write_csv(
@@ -234,7 +234,7 @@ def _in_depth(
         sections.append(pictures_of.quality_section(run, issues, options.pictures))
     if options.per_label_baseline:
         transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
-        numbers["negative_transfer"] = transfer.as_dict(run.labels)
+        numbers["negative_transfer"] = transfer.to_dict(run.labels)
         sections.append(pictures_of.transfer_section(run, transfer))
     history = recorded_use(run.run.folder) if run.run.folder and run.experts else None
     if run.experts and history:

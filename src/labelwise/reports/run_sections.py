@@ -100,7 +100,7 @@ def labels_section(run: MeasuredRun) -> Section:
 
 def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
     """One row for each label, percentages."""
-    rows = run.evaluation.as_dict()["per_label"]
+    rows = run.evaluation.to_dict()["per_label"]
     for column, row in enumerate(rows):
         found = best_f1(run.values[:, column], run.targets[:, column])
         row["best_F1"] = None if math.isnan(found) else 100 * found

@@ -129,7 +129,7 @@ def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]
     table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
     workers = planned.recipe.workers
     (measured,) = measure_runs([Run(folder)], table, folder, bootstrap=0, workers=workers)
-    return measured.as_dict()
+    return measured.to_dict()
 
 
 @lru_cache(maxsize=2)  # the runs of a sweep use the same data

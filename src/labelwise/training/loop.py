@@ -245,7 +245,7 @@ class Trainer:
         # Sharded weights are gathered by all processes together: who has a batch less runs its last one once more.
         for _ in range(int(most) - done):
             self._logits(inputs)
-        result = metrics.compute().as_dict()
+        result = metrics.compute().to_dict()
         names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
         return {key: result[key] for key in names}
 
