@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
+
 torch.set_num_threads(1)
 
 
