@@ -151,3 +151,21 @@ def test_single_label_models_report_accuracy_and_the_usual_ece(sample: LabelTabl
     fitted = fit_config(model.config, logits, targets, thresholds="f1")
     with pytest.raises(LabelwiseError, match="belong to its old temperature"):
         fit_config(fitted.config, logits, targets, temperature=True)
+
+
+def test_an_evaluation_prints_its_headline_metrics_and_becomes_a_frame(
+    hsq: LabelModel, sample: LabelTable, predictions: TableLogits
+) -> None:
+    evaluation = evaluate(hsq, sample, predictions=predictions, bootstrap=20)
+    text, result = repr(evaluation), evaluation.to_dict()
+    assert text.splitlines()[0].endswith("50 images, 13 labels")
+    assert f"{result['mAP']:.2f}" in text
+    assert "95 % intervals of 20 samples" in text
+    assert max(map(len, text.splitlines())) <= 120
+    html = evaluation._repr_html_()
+    assert f"{result['OF1']:.2f}" in html
+    assert html.count("<tr>") == 8
+    frame = evaluation.to_pandas()
+    assert list(frame.index) == list(hsq.labels)
+    assert frame["AP"].mean() == pytest.approx(result["mAP"])
+    assert {"precision", "recall", "F1", "threshold", "positives"} <= set(frame.columns)

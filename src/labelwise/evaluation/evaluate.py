@@ -1,16 +1,14 @@
-"""A model on a dataset: every metric, how sure each is, and whether the scores can be taken at their word."""
+"""Measure a model on a table: every metric with a confidence interval, and the calibration of its scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
+from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
 from labelwise.data.table import LabelTable
@@ -18,6 +16,7 @@ from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.inference import InferenceOptions, TableLogits, predict_logits
+from labelwise.evaluation.tables import as_html, as_text
 from labelwise.evaluation.thresholds import Doubles, logit_thresholds, scores_of
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.ranking import Bytes
@@ -25,26 +24,57 @@ from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.tagger import Model
 
+if TYPE_CHECKING:
+    import pandas
+
 LEVEL = 0.95  # of the confidence intervals
 _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
+    """A model measured on the images of a table. Printing it shows the headline metrics, in percent.
+
+    Attributes:
+        scores: All metrics as fractions, and the counts they rest on.
+        config: The model's config, with the calibration and thresholds that were used.
+        confidence: A percentile interval per metric, as fractions; empty without bootstrap samples.
+        samples: How many bootstrap samples were drawn.
+        ece_before: Expected calibration error of the uncalibrated scores, as a fraction.
+        ece_after: The same with the model's temperature and offset.
+        bad_images: Images that could not be decoded.
+        labels_not_in_data: Labels of the model that the data does not have: unknown in every image.
+        labels_ignored: Labels of the data that the model does not have.
+        data: Where the table came from.
+        draws: The bootstrap samples; a paired comparison subtracts them.
+        model: What was measured, for people.
+        split: The images that were measured on, for people.
+        fitted: What was fitted for this evaluation, and on which split.
+        test_time: Test-time augmentation that was used.
+
+    Example:
+        >>> evaluation = lw.evaluate("runs/first", "photos.csv", split="test")  # doctest: +SKIP
+        >>> evaluation.scores.mAP, evaluation.to_pandas().sort_values("AP")  # doctest: +SKIP
+    """
+
     scores: MultiLabelScores
-    config: ModelConfig  # with the calibration and thresholds that were used
-    confidence: dict[str, Interval]  # fractions; empty if no samples were drawn
+    config: ModelConfig
+    confidence: dict[str, Interval]
     samples: int
-    ece_before: float  # fractions: of the plain sigmoids (softmax) of the logits ...
-    ece_after: float  # ... and at the model's
+    ece_before: float
+    ece_after: float
     bad_images: tuple[BadImage, ...]
-    labels_not_in_data: tuple[str, ...]  # unknown in every image
-    labels_ignored: tuple[str, ...]  # of the data: the model has no such label
+    labels_not_in_data: tuple[str, ...]
+    labels_ignored: tuple[str, ...]
     data: str
-    draws: Draws | None = None  # the samples behind `confidence`: what a paired comparison subtracts
+    draws: Draws | None = None
+    model: str = ""
+    split: str = ""
+    fitted: dict[str, Any] | None = None
+    test_time: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `labelwise evaluate --json` writes; metrics, their intervals and ECE as percentages."""
+        """Everything as plain values, ready for JSON; metrics, intervals and ECE as percentages."""
         result = self.scores.to_dict(self.config.labels)
         for row, threshold in zip(result["per_label"], self.config.limits, strict=True):
             row["threshold"] = threshold
@@ -52,7 +82,7 @@ class Evaluation:
             name: None if math.isnan(interval.low) else [100 * interval.low, 100 * interval.high]
             for name, interval in self.confidence.items()
         }
-        return result | {
+        result |= {
             "confidence": {"level": 100 * LEVEL, "samples": self.samples, **confidence},
             "temperature": self.config.temperature,
             "offset": self.config.offset,
@@ -60,9 +90,21 @@ class Evaluation:
             "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_not_in_data": list(self.labels_not_in_data),
             "labels_ignored": list(self.labels_ignored),
-            "model": describe_model(self.config),
-            "data": {"source": self.data},
+            "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
+            "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
         }
+        told = {"fitted": self.fitted, "test_time": self.test_time}
+        return result | {name: value for name, value in told.items() if value is not None}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A frame with one row per label: AP, precision, recall, F1 (percent), counts and threshold."""
+        return to_frame(self.to_dict()["per_label"], "label")
+
+    def __repr__(self) -> str:
+        return as_text(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_dict())
 
 
 def describe_model(config: ModelConfig) -> dict[str, Any]:
@@ -84,10 +126,19 @@ def evaluate(
     ignore_extra_labels: bool = False,
     **inference: Unpack[InferenceOptions],
 ) -> Evaluation:
-    """Measure `model` on all images of `table` (`table.select("test")` for a split).
+    """Measure a model on all images of a table.
 
-    `predictions` are the table's, if they were computed before; otherwise `inference` are options of `predict_logits`.
-    `bootstrap` is the number of samples for confidence intervals; 0 leaves them out.
+    Args:
+        model: A model in memory, optimised or exported.
+        table: The images with their labels; `table.select("test")` for a split.
+        predictions: The table's logits, if they were computed before (`predict_logits`).
+        bootstrap: Samples for the confidence intervals; 0 for none.
+        seed: Seed of the samples; models measured with the same seed can be compared in pairs.
+        ignore_extra_labels: Leave out labels of the data that the model does not have.
+        **inference: Options of `predict_logits`, such as `batch_size`, `workers` and `flip`.
+
+    Example:
+        >>> evaluate(run.model(), open_data("photos.csv").select("test"))  # doctest: +SKIP
     """
     match_labels(table, model.config.labels, ignore_extra=ignore_extra_labels)  # before the work, not after it
     predictions = predictions or predict_logits(model, table, **inference)
@@ -146,73 +197,3 @@ def _calibration_error(config: ModelConfig, probabilities: Doubles, targets: Byt
     right = np.take_along_axis(targets, best, axis=1)
     right[~(targets == 1).any(axis=1)] = -1  # nobody knows
     return expected_calibration_error(np.take_along_axis(probabilities, best, axis=1), right)
-
-
-_HEADLINE = ("mAP", "CP", "CR", "CF1", "OP", "OR", "OF1")
-_LABELS_SHOWN = 100
-
-
-def headline_table(result: dict[str, Any]) -> Table:
-    confidence = result["confidence"]
-    title = f"percent, with {confidence['level']:.0f} % intervals of {confidence['samples']:,} samples"
-    table = Table("", title=title if confidence["samples"] else "percent", box=None, title_justify="left")
-    kinds = [("at thresholds", "")] + [(f"top {k}", f"_top{k}") for k in (1, 3, 5) if f"CP_top{k}" in result]
-    has_accuracy = result["model"]["task"] == "single-label"
-    for kind, _ in kinds:
-        table.add_column(kind, justify="right")
-    for name in (*_HEADLINE, *(["accuracy"] if has_accuracy else [])):
-        cells = [
-            f"{_number(result[name + suffix])} {_interval(confidence.get(name + suffix))}".strip()
-            if name + suffix in result
-            else ""
-            for _, suffix in kinds
-        ]
-        table.add_row(name, *cells)
-    return table
-
-
-def label_table(result: dict[str, Any]) -> Table:
-    table = Table("label", box=None)
-    counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
-    for column in ("AP", "precision", "recall", "F1", "threshold", *counts):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = result["per_label"]
-    if len(rows) > _LABELS_SHOWN:
-        ranked = sorted(rows, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
-        rows = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
-        table.caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(ranked):,} by AP; --json has all"
-    for row in rows:
-        percentages = [_number(row[name]) for name in ("AP", "precision", "recall", "F1")]
-        table.add_row(
-            escape(row["label"]), *percentages, f"{row['threshold']:.3f}", *(f"{row[name]:,}" for name in counts)
-        )
-    return table
-
-
-def notes(result: dict[str, Any]) -> Iterator[str]:
-    """What the numbers rest on, as far as it is not plain: calibration, what was left out, skipped pictures."""
-    ece = result["ece"]
-    calibration = f"ECE {_number(ece['before'])} without calibration"
-    if result["temperature"] != 1 or result["offset"]:
-        calibration += f", {_number(ece['after'])} with the model's"
-    yield calibration
-    for count, text in (
-        (result["labels_without_positives"], "labels without a known positive, left out of mAP, CP and CR"),
-        (result["labels_never_predicted"], "labels that are never predicted, precision 0 in CP"),
-        (len(result["labels_not_in_data"]), "labels of the model that the data lacks, unknown in every image"),
-        (len(result["labels_ignored"]), "labels of the data that the model lacks, ignored"),
-        (result["unknown_entries"], "unknown values, counted nowhere"),
-        (len(result["bad_images"]), "images that cannot be decoded, skipped"),
-    ):
-        if count:
-            yield f"{text}: {count:,}"
-    for bad in result["bad_images"][:5]:
-        yield f"  {bad['path']} ({bad['reason']})"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _interval(bounds: list[float] | None) -> str:
-    return "" if bounds is None else f"({bounds[0]:.1f} to {bounds[1]:.1f})"

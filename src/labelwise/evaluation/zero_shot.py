@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, describe_model
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
+from labelwise.evaluation.tables import as_html, as_text
 from labelwise.evaluation.thresholds import scores_of
 from labelwise.heads.query_head import QueryHead
 from labelwise.metrics import MultiLabelScores, multilabel_scores
@@ -25,6 +27,9 @@ from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
+
+if TYPE_CHECKING:
+    import pandas
 
 TOP_K = (1, 3, 5)
 # What is shown of the many metrics: those without a threshold, which nobody can fit for an unseen label.
@@ -66,22 +71,36 @@ class LabelSetScores:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ZeroShotEvaluation:
+    """A model measured on labels that its training never saw. Printing it shows the headline metrics, in percent."""
+
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
-    zsl: LabelSetScores  # of the unseen labels, as if there were no others
-    # of the unseen labels again, with what the seen ones claim of an image taken off: `relative_to_seen`
-    relative: LabelSetScores
-    gzsl: LabelSetScores  # of the seen labels, then the unseen ones
+    zsl: LabelSetScores  # the unseen labels alone
+    relative: LabelSetScores  # the unseen labels, ranked by `relative_to_seen`
+    gzsl: LabelSetScores  # the seen labels, then the unseen ones
     samples: int  # of the bootstrap
     bad_images: tuple[BadImage, ...]
     labels_ignored: tuple[str, ...]  # of the data: neither seen nor unseen
     config: ModelConfig  # of the model with its seen labels
     data: str
+    model: str = ""  # what was measured, for people
+    split: str = ""  # the images that were measured on, for people
+    test_time: dict[str, Any] | None = None  # test-time augmentation that was used
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A frame with one row per label: unseen or not, AP and the AP of chance (percent), counts."""
+        return to_frame(self.to_dict()["per_label"], "label")
+
+    def __repr__(self) -> str:
+        return as_text(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """What `labelwise evaluate --unseen … --json` writes; metrics as percentages."""
+        """Everything as plain values, ready for JSON; metrics as percentages."""
         every = self.gzsl.scores.to_dict(self.seen + self.unseen)
         hidden = set(self.unseen)
         return {
@@ -105,9 +124,9 @@ class ZeroShotEvaluation:
             "unknown_entries": every["unknown_entries"],
             "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_ignored": list(self.labels_ignored),
-            "model": describe_model(self.config),
-            "data": {"source": self.data},
-        }
+            "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
+            "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
+        } | ({"test_time": self.test_time} if self.test_time is not None else {})
 
 
 def evaluate_zero_shot(
@@ -120,7 +139,17 @@ def evaluate_zero_shot(
     ignore_extra_labels: bool = False,
     **inference: Unpack[InferenceOptions],
 ) -> ZeroShotEvaluation:
-    """Measure `model`, trained on the labels it has, on these and the `unseen` ones."""
+    """Measure a model on labels that its training never saw, alone (ZSL) and among the seen ones (GZSL).
+
+    Args:
+        model: A model whose head takes words.
+        table: The images with their labels.
+        unseen: Names of labels that the model does not have.
+        bootstrap: Samples for the confidence intervals; 0 for none.
+        seed: Seed of the samples.
+        ignore_extra_labels: Leave out labels of the data that are neither seen nor unseen.
+        **inference: Options of `predict_logits`.
+    """
     labels = seen_and_unseen(model, unseen)
     matched = match_labels(table, labels, ignore_extra=ignore_extra_labels)
     everything = model.with_labels(labels)
@@ -151,20 +180,21 @@ def seen_and_unseen(model: LabelModel, unseen: Sequence[str]) -> tuple[str, ...]
     """All labels that are asked for: those of the training first."""
     for name in unseen:
         if name in model.labels:
-            raise LabelwiseError(f"the model was trained on {name!r}: that is no unseen label")
+            raise LabelwiseError(f"the model was trained on {name!r}: it is not an unseen label")
     return (*model.labels, *unseen)
 
 
 def labels_are_independent(model: LabelModel) -> bool:
-    """Whether an unseen label's logit is the same with and without the seen ones beside it: not where queries attend to
-    each other. Labels that share a query are no exception, since unseen ones never join a group of the training."""
+    """Whether an unseen label's logit is the same with and without the seen labels.
+
+    Not if queries attend to each other. Labels that share a query do not matter: unseen ones never join a group."""
     head = model.head
     return not (isinstance(head, QueryHead) and head.config.decoder.first_block == "self-attention")
 
 
 def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits of unseen labels [M, U] minus the log-sum-exp of the seen ones' [M, S]: an image that a seen label
-    explains well ranks lower. Within an image nothing changes, so this is about mAP alone.
+    """Logits of unseen labels [M, U] minus the log-sum-exp of the seen ones [M, S]: an image that a seen label explains
+    well ranks lower. The order within an image does not change, so only mAP does.
 
     >>> relative_to_seen(np.array([[1.0], [1.0]]), np.array([[2.0, -50.0], [-3.0, -50.0]])).tolist()
     [[-1.0], [4.0]]
@@ -173,8 +203,8 @@ def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> 
 
 
 def chance(targets: Bytes) -> dict[str, float]:
-    """What random scores get on average, as fractions: AP is about a label's share of positives, and k random labels
-    of N hold k / N of the positives.
+    """What random scores reach on average, as fractions: AP is about a label's share of positives, and k random labels
+    of N contain k / N of the positives.
 
     >>> level = chance(np.array([[1, 0], [0, 0], [1, 1], [0, 0]]))
     >>> level["mAP"], level["OP_top1"], level["OR_top1"], round(level["OF1_top1"], 4)

@@ -1,0 +1,168 @@
+"""Evaluations as tables, for terminals and notebooks. A `result` is what an evaluation's `to_dict` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from labelwise.core.tables import html_table
+
+Result = dict[str, Any]
+Cells = tuple[list[str], list[list[str]]]  # columns, and rows of a metric's name and its values
+
+_HEADLINE = ("mAP", "CP", "CR", "CF1", "OP", "OR", "OF1")
+_LABELS_SHOWN = 100
+_ZERO_SHOT_LABELS_SHOWN = 30
+
+
+def as_text(result: Result) -> str:
+    """One line about what was measured, and the headline metrics."""
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(headline_table(result))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join([headline(result), *lines])
+
+
+def as_html(result: Result) -> str:
+    columns, rows = _headline_cells(result)
+    return html_table(["", *columns], rows, f"{headline(result)}; {_units(result)}")
+
+
+def headline(result: Result) -> str:
+    """What was measured on what, in one line."""
+    model, data = result["model"], result["data"]
+    named = model.get("source", f"{model['head']} on {model['backbone']}")
+    split = f" ({data['split']})" if "split" in data else ""
+    labels = f"{result['labels']:,} labels" if "labels" in result else ""
+    if "zsl" in result:
+        unseen = result["zsl"]["labels"]
+        labels = f"{result['gzsl']['labels'] - unseen:,} labels seen, {unseen:,} unseen"
+    return f"{named} on {data['source']}{split}: {result['images']:,} images, {labels}"
+
+
+def headline_table(result: Result) -> Table:
+    """Metrics over all labels, with their intervals."""
+    columns, rows = _headline_cells(result)
+    table = Table("", title=_units(result), box=None, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def label_table(result: Result) -> Table:
+    """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
+    if "zsl" in result:
+        return _zero_shot_label_table(result["per_label"])
+    table = Table("label", box=None)
+    counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
+    for column in ("AP", "precision", "recall", "F1", "threshold", *counts):
+        table.add_column(column, justify="right", no_wrap=True)
+    rows = result["per_label"]
+    if len(rows) > _LABELS_SHOWN:
+        ranked = sorted(rows, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
+        rows = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
+        table.caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(ranked):,} labels by AP"
+    for row in rows:
+        percentages = [_number(row[name]) for name in ("AP", "precision", "recall", "F1")]
+        table.add_row(
+            escape(row["label"]), *percentages, f"{row['threshold']:.3f}", *(f"{row[name]:,}" for name in counts)
+        )
+    return table
+
+
+def notes(result: Result) -> Iterator[str]:
+    """What limits the numbers: calibration, labels and values that are left out, skipped images."""
+    zero_shot = "zsl" in result
+    if not zero_shot:
+        ece = result["ece"]
+        calibration = f"ECE {_number(ece['before'])} without calibration"
+        if result["temperature"] != 1 or result["offset"]:
+            calibration += f", {_number(ece['after'])} with the model's"
+        yield calibration
+    counted = result["gzsl"] if zero_shot else result
+    left_out = "mAP" if zero_shot else "mAP, CP and CR"
+    owner = "are neither seen nor unseen" if zero_shot else "the model does not have"
+    for count, text in (
+        (counted["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
+        (result.get("labels_never_predicted", 0), "labels that are never predicted, precision 0 in CP"),
+        (
+            len(result.get("labels_not_in_data", [])),
+            "labels of the model that are missing in the data, unknown everywhere",
+        ),
+        (len(result["labels_ignored"]), f"labels of the data that {owner}, ignored"),
+        (result["unknown_entries"], "unknown values, counted nowhere"),
+        (len(result["bad_images"]), "images that cannot be decoded, skipped"),
+    ):
+        if count:
+            yield f"{text}: {count:,}"
+    for bad in result["bad_images"][:5]:
+        yield f"  {bad['path']} ({bad['reason']})"
+
+
+def _units(result: Result) -> str:
+    level, samples = _confidence(result)
+    return f"percent, with {level:.0f} % intervals of {samples:,} samples" if samples else "percent"
+
+
+def _confidence(result: Result) -> tuple[float, int]:
+    source = result if "zsl" in result else result["confidence"]
+    return source["level"], source["samples"]
+
+
+def _headline_cells(result: Result) -> Cells:
+    if "zsl" in result:
+        return _zero_shot_cells(result)
+    confidence = result["confidence"]
+    suffixes = {"at thresholds": ""} | {f"top {k}": f"_top{k}" for k in (1, 3, 5) if f"CP_top{k}" in result}
+    names = (*_HEADLINE, *(["accuracy"] if result["model"]["task"] == "single-label" else []))
+    keys = [[name + suffix for suffix in suffixes.values()] for name in names]
+    rows = [
+        [name, *(_number(result[key]) + _interval(confidence.get(key)) if key in result else "" for key in row)]
+        for name, row in zip(names, keys, strict=True)
+    ]
+    return list(suffixes), rows
+
+
+def _zero_shot_cells(result: Result) -> Cells:
+    names = {"mAP": "mAP"} | {
+        f"{short}_top{k}": f"{name} at {k}"
+        for k in (1, 3, 5)
+        for short, name in (("OP", "precision"), ("OR", "recall"), ("OF1", "F1"))
+    }
+    rows = []
+    for key, name in names.items():
+        cells: list[str] = []
+        for part in (result["zsl"], result["gzsl"]):
+            cells += [_number(part[key]) + _interval(part["confidence"].get(key)), _number(part["chance"][key])]
+        rows.append([name, *cells])
+    relative = result["zsl_relative"]
+    rows.insert(1, ["mAP, relative", _number(relative["mAP"]), _number(relative["chance"]["mAP"]), "", ""])
+    return ["unseen (ZSL)", "chance", "all (GZSL)", "chance"], rows
+
+
+def _zero_shot_label_table(rows: list[Result]) -> Table:
+    table = Table("label", "", box=None)
+    for column in ("AP", "chance", "positives"):
+        table.add_column(column, justify="right")
+    ordered = sorted(rows, key=lambda row: not row["unseen"])
+    if len(ordered) > _ZERO_SHOT_LABELS_SHOWN:
+        table.caption = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(ordered):,} labels"
+    for row in ordered[:_ZERO_SHOT_LABELS_SHOWN]:
+        kind = "unseen" if row["unseen"] else "seen"
+        table.add_row(escape(row["label"]), kind, _number(row["AP"]), _number(row["chance"]), f"{row['positives']:,}")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _interval(bounds: list[float | None] | None) -> str:
+    return "" if bounds is None or None in bounds else f" ({bounds[0]:.1f} to {bounds[1]:.1f})"
