@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from labelwise.cli.common import say
@@ -25,13 +23,6 @@ app = App(name="data", help="Look at a dataset, split it, convert it, fetch one,
 
 _LABELS_SHOWN = 30
 _FEW_SHOWN = 5
-
-
-def _track(items: Iterable[int], description: str, total: int) -> Iterable[int]:
-    """A bar on stderr, so that what is printed can be piped on."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield from progress.track(items, total, description=description)
 
 
 @app.command
@@ -66,7 +57,7 @@ def inspect(
     for file in filter(None, (json_file, picture)):
         file.parent.mkdir(parents=True, exist_ok=True)
     missing = {} if "check_files=" in data else {"check_files": "no"}  # what is not there is listed with the broken
-    report = inspect_table(_open(data, **missing), decode=not fast, pairs=pairs, track=_track)
+    report = inspect_table(_open(data, **missing), decode=not fast, pairs=pairs, progress=True)
     _show(report)
     if json_file:
         text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
@@ -111,7 +102,7 @@ def split(
         raise LabelwiseError(
             f"{out} would be replaced, and with it all columns but image, labels and split; name another"
         )
-    table = split_table(source, shares, seed=seed, force=force, track=_track)
+    table = split_table(source, shares, seed=seed, force=force, progress=True)
     write_manifest(table, out)
     notes = [
         f"too few images: none is in {name!r}" for name in shares if canonical_split(name) not in table.split_names
@@ -151,7 +142,7 @@ def convert(
     from labelwise.data.convert import convert as convert_table
 
     table = _open(data)
-    for note in convert_table(table, to, out, columns=columns, unknown=unknown, track=_track):
+    for note in convert_table(table, to, out, columns=columns, unknown=unknown, progress=True):
         say(f"note: {note}", stderr=True)
     say(f"{out}: {len(table):,} images as {to}")
 
@@ -171,16 +162,7 @@ def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
     """
     from labelwise.data.download import download as download_dataset
 
-    tasks: dict[str, TaskID] = {}
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what)
-            progress.update(tasks[what], completed=done, total=total)
-
-        folder = download_dataset(dataset, out, keep_archives=keep_archives, progress=show)
+    folder = download_dataset(dataset, out, keep_archives=keep_archives, progress=True)
     say(f"{folder}: {dataset} is complete")
 
 
@@ -201,7 +183,7 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     """
     from labelwise.data.sample import make_sample
 
-    table = make_sample(out, images=images, size=size, seed=seed, track=_track)
+    table = make_sample(out, images=images, size=size, seed=seed, progress=True)
     say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
 
 

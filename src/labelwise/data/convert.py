@@ -18,10 +18,10 @@ import numpy as np
 
 from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
 from labelwise.core.files import atomic_write
+from labelwise.core.progress import ShowProgress, track
 from labelwise.data.readers.base import is_image
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
-from labelwise.data.split import Track, quietly
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 
 _NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
@@ -146,7 +146,7 @@ def convert(
     *,
     columns: bool = False,
     unknown: Literal["error", "absent"] = "error",
-    track: Track = quietly,
+    progress: ShowProgress = False,
 ) -> list[str]:
     """Write `table` into the folder `out`, which must not exist or be empty. Returns what the format could not keep.
 
@@ -167,10 +167,10 @@ def convert(
         write_manifest(table, folder / f"labels.{to}", columns=columns)
         return [] if columns else lost_label_notes(table, "; keep them with --columns")
     if to == "coco":
-        return _write_coco(table, folder, track)
+        return _write_coco(table, folder, progress)
     if to == "imagefolder":
-        return _write_imagefolder(table, folder, track)
-    return _write_webdataset(table, folder, track)
+        return _write_imagefolder(table, folder, progress)
+    return _write_webdataset(table, folder, progress)
 
 
 def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
@@ -212,7 +212,7 @@ def _put(image: str, target: Path) -> None:
 # ---- formats
 
 
-def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
+def _write_coco(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
     """`annotations/instances_<split>.json` and one folder of photos per split, as COCO has them."""
     (folder / "annotations").mkdir()
     categories = [{"id": column + 1, "name": name} for column, name in enumerate(table.labels)]
@@ -221,7 +221,7 @@ def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
         split: {"images": [], "annotations": [], "categories": categories} for split in table.split_names
     }
     number = 0
-    for row in track(range(len(table)), "Writing images", len(table)):
+    for row in track(range(len(table)), "Writing images", shown=progress):
         split = table.splits[row]
         content = contents[split]
         content["images"].append({"id": row + 1, "file_name": names[row]})
@@ -239,7 +239,7 @@ def _write_coco(table: LabelTable, folder: Path, track: Track) -> list[str]:
     return notes
 
 
-def _write_imagefolder(table: LabelTable, folder: Path, track: Track) -> list[str]:
+def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
     present = [table.present(row) for row in range(len(table))]
     wrong = [row for row, names in enumerate(present) if len(names) != 1]
     if wrong:
@@ -254,18 +254,18 @@ def _write_imagefolder(table: LabelTable, folder: Path, track: Track) -> list[st
         if "/" in name or "\\" in name or name.startswith("."):
             raise LabelwiseError(f"label {name!r} cannot be the name of a folder; choose another format")
     names = _file_names(table)
-    for row in track(range(len(table)), "Writing images", len(table)):
+    for row in track(range(len(table)), "Writing images", shown=progress):
         _put(table.images[row], folder / table.splits[row] / present[row][0] / names[row])
     return lost_label_notes(table)
 
 
-def _write_webdataset(table: LabelTable, folder: Path, track: Track) -> list[str]:
+def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
     """`<split>-000000.tar` with SHARD_IMAGES samples each, and `labels.txt` for the order of the labels."""
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in table.labels), encoding="utf-8")
     order = [row for split in table.split_names for row in table.rows(split).tolist()]
     written: Counter[str] = Counter()
     shard: tarfile.TarFile | None = None
-    for row in track(order, "Writing shards", len(order)):
+    for row in track(order, "Writing shards", shown=progress):
         split = table.splits[row]
         if written[split] % SHARD_IMAGES == 0:
             if shard is not None:

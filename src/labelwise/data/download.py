@@ -10,18 +10,16 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.files import atomic_write
+from labelwise.core.progress import ShowProgress, progress_of, track
 
 _CHUNK = 1 << 20
 _PARTIAL = ".part"
-
-# Told what is done, how many bytes of how many are done (None: not known).
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,7 @@ DOWNLOADS: dict[str, tuple[Archive, ...]] = {
 }
 
 
-def silent(what: str, done: int, total: int | None) -> None:
-    pass
-
-
-def download(dataset: str, out: str | Path, *, keep_archives: bool = False, progress: Progress = silent) -> Path:
+def download(dataset: str, out: str | Path, *, keep_archives: bool = False, progress: ShowProgress = False) -> Path:
     """Fetch and unpack a dataset into `out`. Call it again after an interruption: it goes on where it stopped."""
     if dataset not in DOWNLOADS:
         raise unknown_name("dataset to download", dataset, DOWNLOADS)
@@ -65,7 +59,7 @@ def download(dataset: str, out: str | Path, *, keep_archives: bool = False, prog
 
 
 def fetch_all(
-    archives: tuple[Archive, ...], out: str | Path, *, keep_archives: bool = False, progress: Progress = silent
+    archives: tuple[Archive, ...], out: str | Path, *, keep_archives: bool = False, progress: ShowProgress = False
 ) -> Path:
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,13 +69,13 @@ def fetch_all(
             continue
         file = fetch(archive, folder, progress)
         unpack(file, folder, progress)
-        done.write_text(archive.md5)
+        atomic_write(done, archive.md5)
         if not keep_archives:
             file.unlink()
     return folder
 
 
-def fetch(archive: Archive, folder: Path, progress: Progress = silent) -> Path:
+def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Path:
     """The verified archive as a file in `folder`. It has its name only once its checksum is right."""
     file, partial = folder / archive.name, folder / (archive.name + _PARTIAL)
     if not file.exists():
@@ -93,7 +87,7 @@ def fetch(archive: Archive, folder: Path, progress: Progress = silent) -> Path:
     return file
 
 
-def _fetch_rest(archive: Archive, partial: Path, progress: Progress) -> None:
+def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None:
     have = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -102,11 +96,14 @@ def _fetch_rest(archive: Archive, partial: Path, progress: Progress) -> None:
                 have = 0  # a server that cannot resume sends all of it again
             length = response.headers.get("Content-Length")
             total = have + int(length) if length else None
-            with partial.open("ab" if have else "wb") as file:
+            with (
+                partial.open("ab" if have else "wb") as file,
+                progress_of(f"Fetching {archive.name}", total, progress, done=have, unit="bytes") as advance,
+            ):
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)
                     have += len(chunk)
-                    progress(f"Fetching {archive.name}", have, total)
+                    advance(len(chunk))
             if total is not None and have < total:
                 raise http.client.IncompleteRead(b"", total - have)
     except urllib.error.HTTPError as error:
@@ -121,7 +118,7 @@ def _fetch_rest(archive: Archive, partial: Path, progress: Progress) -> None:
         ) from None
 
 
-def _verify(archive: Archive, partial: Path, progress: Progress) -> None:
+def _verify(archive: Archive, partial: Path, progress: ShowProgress) -> None:
     found = _md5(partial, f"Checking {archive.name}", progress)
     if found != archive.md5:
         partial.unlink()  # resuming a wrong file cannot make it right
@@ -130,20 +127,19 @@ def _verify(archive: Archive, partial: Path, progress: Progress) -> None:
         )
 
 
-def _md5(file: Path, what: str, progress: Progress) -> str:
-    digest, done, total = hashlib.md5(usedforsecurity=False), 0, file.stat().st_size
-    with file.open("rb") as stream:
+def _md5(file: Path, what: str, progress: ShowProgress) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with file.open("rb") as stream, progress_of(what, file.stat().st_size, progress, unit="bytes") as advance:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
-            done += len(chunk)
-            progress(what, done, total)
+            advance(len(chunk))
     return digest.hexdigest()
 
 
 # ---- unpacking
 
 
-def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
+def unpack(archive: Path, folder: Path, progress: ShowProgress = False) -> None:
     """Everything in a tar or zip file, below `folder`. A member that would land elsewhere, or that is neither file nor
     folder, stops it before anything is written."""
     if archive.suffix == ".zip":
@@ -151,10 +147,9 @@ def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
             members = [member for member in zipped.infolist() if not member.is_dir()]
             for member in members:
                 _check_name(archive, member.filename)
-            for number, member in enumerate(members, 1):
+            for member in track(members, f"Unpacking {archive.name}", shown=progress, unit="files"):
                 with zipped.open(member) as content:
                     _write(content, folder / member.filename)
-                progress(f"Unpacking {archive.name}", number, len(members))
         return
     with tarfile.open(archive) as tar:
         entries = tar.getmembers()
@@ -164,13 +159,12 @@ def unpack(archive: Path, folder: Path, progress: Progress = silent) -> None:
                 raise LabelwiseError(
                     f"{archive} holds {entry.name!r}, which is neither a file nor a folder; not unpacked"
                 )
-        for number, entry in enumerate(entries, 1):
+        for entry in track(entries, f"Unpacking {archive.name}", shown=progress, unit="files"):
             if entry.isfile():
                 stream = tar.extractfile(entry)
                 assert stream is not None
                 with stream:
                     _write(stream, folder / entry.name)
-            progress(f"Unpacking {archive.name}", number, len(entries))
 
 
 def _check_name(archive: Path, name: str) -> None:

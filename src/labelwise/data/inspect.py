@@ -9,9 +9,10 @@ import numpy as np
 from PIL import Image
 
 from labelwise.core.errors import shortened
+from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImage
-from labelwise.data.split import Track, duplicate_groups, quietly
+from labelwise.data.split import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
 
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
@@ -68,7 +69,7 @@ class Report:
         return content
 
 
-def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, track: Track = quietly) -> Report:
+def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, progress: ShowProgress = False) -> Report:
     """Count, compare and (unless `decode` is off) decode everything in the table."""
     positives, unknown = table.positives_per_label(), table.unknown_per_label()
     per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
@@ -93,8 +94,8 @@ def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, track: T
         unknown_share=float(unknown.sum() / max(1, len(table) * len(table.labels))),
         together=together,
         apart=apart,
-        duplicates=_duplicates(table, track),
-        broken=_broken(table, track) if decode else None,
+        duplicates=_duplicates(table, progress),
+        broken=_broken(table, progress) if decode else None,
     )
 
 
@@ -187,19 +188,19 @@ def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pa
 # ---- files
 
 
-def _duplicates(table: LabelTable, track: Track) -> list[DuplicateGroup]:
+def _duplicates(table: LabelTable, progress: ShowProgress) -> list[DuplicateGroup]:
     return [
         DuplicateGroup(
             [table.images[row] for row in rows],
             [table.splits[row] for row in rows],
             conflict=bool((np.ptp(table.targets(rows), axis=0) > 0).any()),
         )
-        for rows in duplicate_groups(table.images, track)
+        for rows in duplicate_groups(table.images, progress)
     ]
 
 
-def _broken(table: LabelTable, track: Track) -> list[BadImage]:
-    images = (table.images[row] for row in track(range(len(table)), "Decoding images", len(table)))
+def _broken(table: LabelTable, progress: ShowProgress) -> list[BadImage]:
+    images = (table.images[row] for row in track(range(len(table)), "Decoding images", shown=progress))
     return [
         BadImage(row, error.path, error.reason)
         for row, (_, error) in enumerate(decode_many(images, _Decodable()))

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import ShowProgress, track
 from labelwise.data import sample_shapes as shapes
 from labelwise.data.convert import write_manifest
 from labelwise.data.sample_shapes import Canvas, Colour
-from labelwise.data.split import Track, quietly
 from labelwise.data.table import LabelTable
 
 SAMPLE_LABELS = (
@@ -240,7 +240,7 @@ _SPLIT_OF_TEN = ("train", "train", "train", "test", "train", "train", "train", "
 
 
 def make_sample(
-    folder: str | Path, *, images: int = 1000, size: int = 160, seed: int = 0, track: Track = quietly
+    folder: str | Path, *, images: int = 1000, size: int = 160, seed: int = 0, progress: ShowProgress = False
 ) -> LabelTable:
     """Write `images/*.jpg` and `labels.csv` (columns image, labels, split: 70% train, 10% val, 20% test).
 
@@ -251,7 +251,7 @@ def make_sample(
     root = Path(folder)
     (root / "images").mkdir(parents=True, exist_ok=True)
     names, present = [], []
-    for number in track(range(images), "Drawing", images):
+    for number in track(range(images), "Drawing", shown=progress):
         scene = draw_scene(number, size, seed)
         names.append(f"images/{number:05d}.jpg")
         present.append(list(scene.boxes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +14,12 @@ import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
+from labelwise.core.progress import ShowProgress, track
 from labelwise.data.table import PRESENT, LabelTable
 
+
 # How a caller shows progress: gets the items, what is done with them and how many there are, and gives the items back.
-Track = Callable[[Iterable[int], str, int], Iterable[int]]
-
-
-def quietly(items: Iterable[int], description: str, total: int) -> Iterable[int]:
-    return items
-
-
-def duplicate_groups(paths: Sequence[str], track: Track = quietly) -> list[list[int]]:
+def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:
     """Groups of two and more positions in `paths` whose files are equal byte by byte. Only files of equal size are
     read; what is not there is left out."""
     by_size: dict[int, list[int]] = defaultdict(list)
@@ -35,7 +30,7 @@ def duplicate_groups(paths: Sequence[str], track: Track = quietly) -> list[list[
             continue
     candidates = [place for places in by_size.values() if len(places) > 1 for place in places]
     by_content: dict[bytes, list[int]] = defaultdict(list)
-    for place in track(candidates, "Comparing files of equal size", len(candidates)):
+    for place in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):
         with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
             by_content[sha256(Path(paths[place])).digest()].append(place)
     return sorted(sorted(places) for places in by_content.values() if len(places) > 1)
@@ -64,7 +59,7 @@ def split_table(
     seed: int = 0,
     force: bool = False,
     duplicates: Sequence[Sequence[int]] | None = None,
-    track: Track = quietly,
+    progress: ShowProgress = False,
 ) -> LabelTable:
     """The table with a split for every image. Images that have one keep it unless `force`; the others are divided so
     that each split gets its fraction of the images of every label. Files with the same content stay together:
@@ -74,7 +69,7 @@ def split_table(
     if all(splits):
         sizes = ", ".join(f"{name} {len(table.rows(name))}" for name in table.split_names)
         raise LabelwiseError(f"every image of {table.source} has a split already ({sizes}); make new ones with --force")
-    groups = duplicate_groups(table.images, track) if duplicates is None else duplicates
+    groups = duplicate_groups(table.images, progress) if duplicates is None else duplicates
     units = _units(splits, groups)
     for unit, name in zip(units, _stratified(table, units, fractions, seed), strict=True):
         for row in unit:

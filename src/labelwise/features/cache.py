@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import cache_folder
-from labelwise.core.progress import progress_of
+from labelwise.core.progress import ShowProgress, progress_of, report
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
@@ -36,7 +35,7 @@ class Builder:
         *,
         batch_size: int,
         workers: int,
-        progress: bool,
+        progress: ShowProgress,
     ) -> None:
         self.images, self.backbone, self.variants = images, backbone, variants
         self.batch_size, self.workers, self.progress = batch_size, workers, progress
@@ -151,7 +150,7 @@ class FeatureCache:
         batch_size: int = 32,
         workers: int = 2,
         on_bad_image: OnBadImage = "error",
-        progress: bool = True,
+        progress: ShowProgress = True,
         engine: EngineName = "torch",
     ) -> FeatureCache:
         """The maps of all images, and with `flips` those of the mirrored images: what is not stored yet is computed.
@@ -173,7 +172,7 @@ class FeatureCache:
         def opened(name: EngineName) -> Engine:
             with evaluating(backbone):
                 work = len(table) * len(variants)
-                say = _say if progress else None
+                say = (lambda text: report(f"Features: {text}")) if progress else None
                 return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
 
         if engine == "auto":
@@ -210,7 +209,3 @@ class FeatureCache:
         for target, (shard, slot) in zip(out.unbind(), places.tolist(), strict=True):
             target.copy_(self._maps[shard][slot])
         return out.view(-1, height, width, channels).permute(0, 3, 1, 2)
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(f"Features: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.progress import track
 from labelwise.data.decode import FoundImage, ImageSources, decode, find_images, thread_count
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
@@ -72,12 +73,9 @@ class Tagger:
         """
         if not progress:
             return list(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
-        from rich.console import Console
-        from rich.progress import track
-
         sources = list(find_images(images))
         predictions = self.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
-        return list(track(predictions, "Predicting", len(sources), console=Console(stderr=True), transient=True))
+        return list(track(predictions, "Predicting", len(sources)))
 
     def stream(
         self, images: ImageSources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
