@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import one_hot
 
+from labelwise.loading.augment import batch_mix
 from labelwise.training.batches import Share, epoch_order
 
 
@@ -41,3 +45,15 @@ def test_copies_of_a_row_follow_each_other(rows: int, size: int, repeats: int, p
             epoch_order(np.arange(rows), size, 0, 1, Share(rank, processes), repeats) for rank in range(processes)
         ]
         assert sorted(np.concatenate([row for share in shares for row in share])) == sorted(alone)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_no_image_is_mixed_with_its_own_copy(processes: int) -> None:
+    """The ImageNet recipes: three copies of each image and MixUp, on any number of processes."""
+    mix = batch_mix(mixup=10.0, repeats=3)
+    assert mix is not None
+    for rank in range(processes):
+        for batch in epoch_order(np.arange(60), 48, 0, 1, Share(rank, processes), repeats=3):
+            image = one_hot(torch.from_numpy(batch % 60), 60)
+            _, targets = mix(torch.rand(len(batch), 3, 8, 8), image)
+            assert ((targets > 0).sum(dim=1) == 2).all()  # a copy of itself would leave one label

@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 
 from labelwise.core.config import Config
 from labelwise.data.preprocessing import GREY, InputTransform, Preprocessing, fit_square
+from labelwise.loading.randaugment import UniformRandAugment
 
 
 class AugmentationConfig(Config):
@@ -23,10 +24,12 @@ class AugmentationConfig(Config):
 
     flip: float = Field(default=0.5, ge=0, le=1)  # chance to mirror left and right
     crop: float = Field(default=1.0, gt=0, le=1)  # smallest share of the area a random crop keeps; 1 = no crop
-    cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the grey hole as a share of the picture's; 0 = none
+    cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the hole as a share of the image's; 0 = none
+    cutout_fill: Literal["grey", "random"] = "grey"  # random: another colour for each image (ML-Decoder's code)
     # randaugment: torchvision's; randaugment-timm: the one of the ImageNet recipes, whose operations all grow stronger
-    # with the strength; autoaugment: its ImageNet policy
-    policy: Literal["none", "randaugment", "randaugment-timm", "autoaugment"] = "randaugment"
+    # with the strength; randaugment-uniform: the one of Query2Label's and ML-Decoder's codes, without a strength;
+    # autoaugment: its ImageNet policy
+    policy: Literal["none", "randaugment", "randaugment-timm", "randaugment-uniform", "autoaugment"] = "randaugment"
     strength: int = Field(default=9, ge=0, le=30)  # of RandAugment: up to 30 (torchvision's) or 10 (timm's)
     strength_spread: float = Field(default=0.0, ge=0)  # timm's alone: standard deviation of the strength
     colour_jitter: float = Field(default=0.0, ge=0, le=1)  # brightness, contrast, saturation by up to this factor
@@ -94,11 +97,13 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
     if augmentation.colour_jitter:
         steps.append(v2.ColorJitter(*[augmentation.colour_jitter] * 3))
     if augmentation.cutout:  # before the policy, as in the training codes
-        steps.append(Cutout(augmentation.cutout))
+        steps.append(Cutout(augmentation.cutout, augmentation.cutout_fill))
     if augmentation.policy == "randaugment":
         steps.append(v2.RandAugment(magnitude=augmentation.strength, fill=GREY))
     elif augmentation.policy == "randaugment-timm":
         steps.append(TimmRandAugment(augmentation.strength, augmentation.strength_spread, preprocessing))
+    elif augmentation.policy == "randaugment-uniform":
+        steps.append(UniformRandAugment())
     elif augmentation.policy == "autoaugment":
         steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET, fill=GREY))
     return ImageTransform(steps, preprocessing, min_side)
@@ -136,18 +141,19 @@ class TimmRandAugment(nn.Module):
 
 
 class Cutout(nn.Module):
-    """One grey hole whose sides are `share` of the picture's. Its centre lies anywhere, so it may stick out."""
+    """One hole whose sides are `share` of the image's. Its centre lies anywhere, so it may stick out."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, fill: Literal["grey", "random"] = "grey") -> None:
         super().__init__()
-        self.share = share
+        self.share, self.fill = share, fill
 
     def forward(self, image: Image.Image) -> Image.Image:
         width, height = image.size
         half_width, half_height = round(width * self.share / 2), round(height * self.share / 2)
         x, y = (int(torch.randint(side, ())) for side in (width, height))
         holed = image.copy()
-        holed.paste((GREY, GREY, GREY), (x - half_width, y - half_height, x + half_width, y + half_height))
+        red, green, blue = torch.randint(256, (3,)).tolist() if self.fill == "random" else (GREY, GREY, GREY)
+        holed.paste((red, green, blue), (x - half_width, y - half_height, x + half_width, y + half_height))
         return holed
 
 
@@ -169,8 +175,13 @@ def _to_input(preprocessing: Preprocessing) -> list[nn.Module]:
     return steps
 
 
-def batch_mix(*, mixup: float = 0.0, cutmix: float = 0.0) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+def batch_mix(
+    *, mixup: float = 0.0, cutmix: float = 0.0, repeats: int = 1
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
     """MixUp and CutMix with these Beta parameters (0 = off; both: one of them at random for each batch), or None.
+
+    With repeated augmentation, up to `repeats` neighbours in a batch are copies of one image; an image is never mixed
+    with a copy of itself.
 
     The result takes images [B, 3, H, W] and targets [B, N] in {1, 0, -1} and gives mixed images and float targets in
     [0, 1] or -1: what is unknown in either of the two pictures is unknown in the mixture, because any value put in its
@@ -187,6 +198,9 @@ def batch_mix(*, mixup: float = 0.0, cutmix: float = 0.0) -> Callable[[Tensor, T
     mixer = v2.RandomChoice(choices)
 
     def mix(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if repeats > 1:  # torchvision mixes each image with the one before it: copies must not be neighbours
+            apart = torch.cat([torch.arange(first, len(images), repeats) for first in range(repeats)])
+            images, targets = images[apart], targets[apart]
         unknown = targets < 0  # [B, N]
         # The mask travels as N more labels, so that it is mixed with exactly the partners the pictures get.
         columns = torch.cat([targets.clamp(min=0), unknown], dim=1).float()  # [B, 2N]

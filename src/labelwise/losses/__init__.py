@@ -16,6 +16,7 @@ from labelwise.losses.modules import (
     TwoWay,
     create,
     list_losses,
+    loss_options,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "focal",
     "hill",
     "list_losses",
+    "loss_options",
     "ranking",
     "softmax_cross_entropy",
     "splc",

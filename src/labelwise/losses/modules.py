@@ -101,15 +101,28 @@ def list_losses() -> list[str]:
     return list(_LOSSES)
 
 
+def loss_options(name: str) -> list[str]:
+    """The options that the loss `name` takes.
+
+    >>> loss_options("bce")
+    ['label_smoothing', 'target_threshold', 'unknown', 'unknown_weight', 'reduction']
+    """
+    return list(_options_of(_find(name).function).model_fields)
+
+
+def _find(name: str) -> type[Loss]:
+    if name not in _LOSSES:
+        raise unknown_name("loss", name, _LOSSES)
+    return _LOSSES[name]
+
+
 def create(name: str, **options: Any) -> Loss:
     """A loss module by name; wrong names and options raise a `LabelwiseError` that lists the right ones.
 
     >>> create("focal", gamma=1.5)
     Focal(gamma=1.5, alpha=None, unknown='ignore', unknown_weight=1.0, reduction='mean')
     """
-    if name not in _LOSSES:
-        raise unknown_name("loss", name, _LOSSES)
-    return _LOSSES[name](**options)
+    return _find(name)(**options)
 
 
 def _options_of(function: Callable[..., Tensor]) -> type[Config]:

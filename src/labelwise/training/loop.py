@@ -78,7 +78,7 @@ class Trainer:
         self.averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
-        self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix)
+        self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix, repeats=recipe.augmentation.repeats)
         self.progress = Progress(data)
         self.steps = len(batches) * recipe.epochs
 

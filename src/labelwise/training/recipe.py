@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import option_parts, preset
 from labelwise.loading.augment import AugmentationConfig
+from labelwise.losses import loss_options
 from labelwise.words import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -140,7 +141,9 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
         kept = _read(earlier, f"recipe {str(earlier)!r}")
         values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
     if "model.head" in changes and isinstance(values.get("model"), dict):
-        _keep_what_fits(values["model"], changes["model.head"])
+        _keep_what_fits(values["model"], option_parts(preset(str(changes["model.head"]))))
+    if "loss.name" in changes and isinstance(values.get("loss"), dict):
+        _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
@@ -197,12 +200,11 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     return values
 
 
-def _keep_what_fits(model: dict[str, Any], head: str) -> None:
-    """Options that the recipe has for its own head and that another head does not know are left behind."""
-    known = option_parts(preset(str(head)))
-    options = model.get("options")
+def _keep_what_fits(part: dict[str, Any], known: Collection[str]) -> None:
+    """Options that the recipe has for its own head or loss, and that another one does not take, are left out."""
+    options = part.get("options")
     if isinstance(options, dict):
-        model["options"] = {name: value for name, value in options.items() if name in known}
+        part["options"] = {name: value for name, value in options.items() if name in known}
 
 
 def _set(values: dict[str, Any], path: list[str], value: Any, dotted: str) -> None:
