@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,21 @@ import torch
 from labelwise.cli.predict import predict
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
 from labelwise.model.model import create_model
-from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.prediction import Prediction, TaggerConfig
 
 LABELS = ("cat", 'a "dog"', "böat")
 IMAGES = ["a.jpg", 'b, "c".jpg', "line\nend.jpg", "ünï.jpg", os.fsdecode(b"latin-\xe9.jpg"), "a.jpg", "broken.jpg"]
 
 
 def predictions() -> list[Prediction]:
-    limits = np.full(len(LABELS), 0.5, np.float32)
-    tagger: Any = SimpleNamespace(labels=LABELS, threshold_values=limits, config=SimpleNamespace(task="multi-label"))
-    values = np.random.default_rng(0).random((len(IMAGES), len(LABELS)), np.float32)
-    made = [Prediction(tagger, image, row) for image, row in zip(IMAGES, values, strict=True)]
-    return [*made[:-1], Prediction(tagger, IMAGES[-1], None, "cannot be decoded")]
+    config = TaggerConfig(labels=LABELS, preprocessing=Preprocessing())
+    scores = np.random.default_rng(0).random((len(IMAGES), len(LABELS)))
+    made = [Prediction(config, image, row) for image, row in zip(IMAGES, scores, strict=True)]
+    return [*made[:-1], Prediction(config, IMAGES[-1], None, "cannot be decoded")]
 
 
 def write(writer: JsonWriter | CsvWriter) -> list[str]:
@@ -48,12 +47,10 @@ def write(writer: JsonWriter | CsvWriter) -> list[str]:
 
 @pytest.mark.parametrize("label", ["hot dog", "sofa; red", "chair, wooden"])
 def test_a_csv_of_one_label_each_is_read_back_as_it_was_meant(label: str, tmp_path: Path) -> None:
-    tagger: Any = SimpleNamespace(
-        labels=(label, "cat"), threshold_values=np.full(2, 0.5, np.float32), config=SimpleNamespace(task="multi-label")
-    )
-    writer = CsvWriter(tmp_path / "tags.csv", tagger.labels)
+    config = TaggerConfig(labels=(label, "cat"), preprocessing=Preprocessing())
+    writer = CsvWriter(tmp_path / "tags.csv", config.labels)
     for number in range(4):
-        prediction = Prediction(tagger, f"{number}.jpg", np.float32([0.9, 0.1]))
+        prediction = Prediction(config, f"{number}.jpg", np.array([0.9, 0.1]))
         writer.write(prediction, prediction.choose())
     writer.close()
     table = open_data(tmp_path / "tags.csv", check_files="no")

@@ -12,8 +12,8 @@ import numpy as np
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.evaluation import Difference, benjamini_hochberg, paired_difference
-from labelwise.evaluation.thresholds import Doubles
 from labelwise.metrics.ranking import Bytes, Floats
+from labelwise.runtime.prediction import Doubles
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.analysis.measured import MeasuredRun
-from labelwise.evaluation.thresholds import Doubles, logit_thresholds
+from labelwise.evaluation.thresholds import logit_thresholds
 from labelwise.metrics.ranking import Bytes, Floats
+from labelwise.runtime.prediction import Doubles
 
 Points = list[tuple[float, float]]
 

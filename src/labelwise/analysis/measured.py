@@ -22,10 +22,10 @@ from labelwise.data.images import BadImage
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
-from labelwise.evaluation.thresholds import Doubles, logit_thresholds, scores_of
 from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.model.config import ModelConfig
 from labelwise.model.folder import WEIGHTS
+from labelwise.runtime.prediction import Doubles, decide, probabilities
 from labelwise.training.run import Run, with_splits_of_run
 
 FORMAT = 1  # raised when the same model would give other numbers, or the file another shape
@@ -196,7 +196,7 @@ class MeasuredRun:
     @cached_property
     def scores(self) -> Doubles:
         """What people see: probabilities [M, N]."""
-        return scores_of(self.config, self.logits)
+        return probabilities(self.logits, self.config)
 
     @property
     def values(self) -> Floats:
@@ -205,16 +205,12 @@ class MeasuredRun:
 
     @cached_property
     def thresholds(self) -> Doubles:
-        return np.array(self.config.limits)  # [N], of `scores`
+        return np.array(self.config.label_thresholds)  # [N], of `scores`
 
     @cached_property
     def predicted(self) -> NDArray[np.bool_]:
         """Which labels the model names, [M, N]."""
-        if self.config.task == "single-label":
-            best: NDArray[np.bool_] = self.scores.argmax(axis=1)[:, None] == np.arange(len(self.labels))
-            return best
-        passing: NDArray[np.bool_] = self.logits >= logit_thresholds(self.config)
-        return passing
+        return decide(self.scores, self.config)
 
     @property
     def average_precision(self) -> Doubles:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import missing_extra
-from labelwise.evaluation.thresholds import Doubles
 from labelwise.metrics.ranking import Bytes
+from labelwise.runtime.prediction import Doubles
 
 _FEWEST = 5  # images with and without a label: below that there is nothing to learn its noise from
 

@@ -84,17 +84,23 @@ def bootstrap_draws(
     targets: ArrayLike,
     *,
     thresholds: float | Sequence[float] | ArrayLike = 0.5,
+    predicted: Mask | None = None,
     top_k: Sequence[int] = (),
     samples: int = 1000,
     seed: int = 0,
 ) -> Draws:
-    """Like `bootstrap_intervals`, but with the value of every sample, also of every label's average precision."""
+    """Like `bootstrap_intervals`, but with the value of every sample, also of every label's average precision.
+
+    `predicted` [M, N] says which labels were predicted, instead of the thresholds.
+    """
     values, known = read_both(scores, targets)
     if samples < 1:
         raise LabelwiseError(f"samples={samples}: use at least 1 sample")
     if not len(values):
         raise LabelwiseError("there are no images to draw samples from")
-    chosen = {"": passes_threshold(values, read_thresholds(thresholds, values.shape[1]))}
+    if predicted is None:
+        predicted = passes_threshold(values, read_thresholds(thresholds, values.shape[1]))
+    chosen = {"": predicted}
     chosen |= {f"_top{k}": in_top_k(values, known, k) for k in top_k}
     rankings = [RankedLabel.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
     precisions, metrics = [], []

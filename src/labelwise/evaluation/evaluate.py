@@ -17,11 +17,11 @@ from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.inference import InferenceOptions, TableLogits, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
-from labelwise.evaluation.thresholds import Doubles, logit_thresholds, scores_of
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.ranking import Bytes
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
+from labelwise.runtime.prediction import Doubles, decide, probabilities
 from labelwise.runtime.tagger import Model
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON; metrics, intervals and ECE as percentages."""
         result = self.scores.to_dict(self.config.labels)
-        for row, threshold in zip(result["per_label"], self.config.limits, strict=True):
+        for row, threshold in zip(result["per_label"], self.config.label_thresholds, strict=True):
             row["threshold"] = threshold
         confidence = {
             name: None if math.isnan(interval.low) else [100 * interval.low, 100 * interval.high]
@@ -164,23 +164,22 @@ def measure(
     """`evaluate` for predictions of `table` that are there already: the model itself is not needed."""
     matched = match_labels(table, config.labels, ignore_extra=ignore_extra_labels)
     targets = matched.targets(predictions.rows)  # [m, N]
-    probabilities = scores_of(config, predictions.logits)
+    scores = probabilities(predictions.logits, config)
+    predicted = decide(scores, config)
     # Ranking metrics of independent labels come from the logits: sigmoids of sure predictions round to ties.
-    by_logit = config.task == "multi-label"
-    values = predictions.logits if by_logit else probabilities
-    thresholds = logit_thresholds(config) if by_logit else np.array(config.limits)
+    values = predictions.logits if config.task == "multi-label" else scores
     top_k = _TOP_K[config.task]
     draws = None
     if bootstrap:
-        draws = bootstrap_draws(values, targets, thresholds=thresholds, top_k=top_k, samples=bootstrap, seed=seed)
-    uncalibrated = scores_of(config.model_copy(update={"temperature": 1.0, "offset": 0.0}), predictions.logits)
+        draws = bootstrap_draws(values, targets, predicted=predicted, top_k=top_k, samples=bootstrap, seed=seed)
+    plain = config.model_copy(update={"temperature": 1.0, "offset": 0.0})
     return Evaluation(
-        scores=multilabel_scores(values, targets, thresholds=thresholds, top_k=top_k),
+        scores=multilabel_scores(values, targets, predicted=predicted, top_k=top_k),
         config=config,
         confidence=draws.intervals(LEVEL) if draws else {},
         samples=bootstrap,
-        ece_before=_calibration_error(config, uncalibrated, targets),
-        ece_after=_calibration_error(config, probabilities, targets),
+        ece_before=_calibration_error(config, probabilities(predictions.logits, plain), targets),
+        ece_after=_calibration_error(config, scores, targets),
         bad_images=predictions.bad_images,
         labels_not_in_data=tuple(labels_not_in(table.labels, config.labels)),
         labels_ignored=tuple(labels_not_in(config.labels, table.labels)),
@@ -189,11 +188,11 @@ def measure(
     )
 
 
-def _calibration_error(config: ModelConfig, probabilities: Doubles, targets: Bytes) -> float:
+def _calibration_error(config: ModelConfig, scores: Doubles, targets: Bytes) -> float:
     """Over all known entries; of a single-label model, the usual one: its best label's score against being right."""
     if config.task == "multi-label":
-        return expected_calibration_error(probabilities, targets)
-    best = probabilities.argmax(axis=1)[:, None]  # [M, 1]
+        return expected_calibration_error(scores, targets)
+    best = scores.argmax(axis=1)[:, None]  # [M, 1]
     right = np.take_along_axis(targets, best, axis=1)
     right[~(targets == 1).any(axis=1)] = -1  # nobody knows
-    return expected_calibration_error(np.take_along_axis(probabilities, best, axis=1), right)
+    return expected_calibration_error(np.take_along_axis(scores, best, axis=1), right)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.evaluation.calibration import fit_platt, fit_temperature
 from labelwise.metrics.ranking import ArrayLike, Bytes, Floats, Mask, read_both
 from labelwise.model.config import ModelConfig
+from labelwise.runtime.prediction import Doubles, probabilities
 
 Rule = Literal["f1", "precision", "recall"]
 
@@ -125,9 +125,6 @@ def _between(ranked: NDArray[Any], last: int) -> float:
     return float(middle) if below < middle <= above else float(above)
 
 
-Doubles = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Fit:
     config: ModelConfig  # with the new temperature, offset and thresholds
@@ -156,21 +153,15 @@ def fit_config(
         config = calibrated
     if thresholds is not None:
         rule, target = parse_rule(thresholds)
-        fit = threshold_fit(scores_of(config, logits), targets, rule, target)
+        fit = threshold_fit(probabilities(logits, config), targets, rule, target)
         config = config.model_copy(update={"thresholds": tuple(fit.values.tolist())})
         fallback = tuple(np.array(config.labels, object)[fit.fallback])
     return Fit(config, fallback)
 
 
-def scores_of(config: ModelConfig, logits: NDArray[np.float32]) -> Doubles:
-    """What `LabelModel.scores` gives, in double precision: near 1, single precision makes ties of different scores."""
-    z = (torch.from_numpy(logits).double() - config.offset) / config.temperature
-    scores: Doubles = (z.sigmoid() if config.task == "multi-label" else z.softmax(dim=1)).numpy()
-    return scores
-
-
 def logit_thresholds(config: ModelConfig) -> Doubles:
-    """The logits [N] at which a multi-label model's scores reach their thresholds: T log(t / (1 - t)) + b.
+    """The logits [N] at which a multi-label model's scores reach their thresholds: T log(t / (1 - t)) + b. For
+    distances from them; `decide` says which labels apply.
 
     >>> from labelwise.backbones import BackboneConfig
     >>> from labelwise.heads.config import GapConfig
@@ -181,7 +172,7 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     [0.0, 2.1972]
     """
     # 0 lets everything pass, 1 what rounds to 1.
-    t = np.clip(np.array(config.limits), np.finfo(np.float64).tiny, 1 - 2**-53)
+    t = np.clip(np.array(config.label_thresholds), np.finfo(np.float64).tiny, 1 - 2**-53)
     cuts: Doubles = config.temperature * (np.log(t) - np.log1p(-t)) + config.offset
     return cuts
 

@@ -19,7 +19,6 @@ from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, describe_model
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
-from labelwise.evaluation.thresholds import scores_of
 from labelwise.heads.query_head import QueryHead
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.precision_recall import f1
@@ -27,6 +26,7 @@ from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
+from labelwise.runtime.prediction import probabilities
 
 if TYPE_CHECKING:
     import pandas
@@ -223,4 +223,4 @@ def chance(targets: Bytes) -> dict[str, float]:
 
 def _values(model: LabelModel, logits: NDArray[np.float32]) -> Floats:
     """What labels and images are ranked by: logits, whose sigmoids may round to ties, or one softmax an image."""
-    return logits if model.config.task == "multi-label" else scores_of(model.config, logits)
+    return logits if model.config.task == "multi-label" else probabilities(logits, model.config)

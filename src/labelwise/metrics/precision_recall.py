@@ -79,13 +79,15 @@ class Tally:
         thresholds: NDArray[np.float64],
         top_k: tuple[int, ...],
         *,
+        predicted: Mask | None = None,
         top_k_at_threshold: bool = False,
     ) -> Self:
-        """`top_k_at_threshold`: the k best labels count only where they also reach their thresholds."""
+        """`predicted` [M, N]: the labels that were predicted, instead of those that reach their thresholds.
+        `top_k_at_threshold`: the k best labels count only where they also reach their thresholds."""
         known, positive = targets >= 0, targets == 1
         labels = [known.sum(axis=0), positive.sum(axis=0)]
         images = [len(scores), positive.any(axis=1).sum()]
-        by_threshold = passes_threshold(scores, thresholds) & known
+        by_threshold = (passes_threshold(scores, thresholds) if predicted is None else predicted) & known
         labels += [by_threshold.sum(axis=0), (by_threshold & positive).sum(axis=0)]
         for k in top_k:
             chosen = in_top_k(scores, targets, k)

@@ -14,6 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.metrics.precision_recall import PrecisionRecall, Tally, f1
 from labelwise.metrics.ranking import (
     ArrayLike,
+    Mask,
     Method,
     average_precision,
     mean_over_labels,
@@ -119,17 +120,21 @@ def multilabel_scores(
     targets: ArrayLike,
     *,
     thresholds: float | Sequence[float] | ArrayLike = 0.5,
+    predicted: Mask | None = None,
     top_k: int | Sequence[int] = 3,
     method: Method = "area",
 ) -> MultiLabelScores:
     """Every metric of scores [M, N] against targets [M, N] in {1, 0, -1}.
+
+    `predicted` [M, N] says which labels were predicted, instead of the thresholds.
 
     >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]), top_k=1)
     >>> result.mAP, round(result.at_thresholds.OP, 4), result.at_top_k[1].OP, result.unknown_entries
     (1.0, 0.6667, 1.0, 0)
     """
     values, known = read_both(scores, targets)
-    tally = Tally.of(values, known, read_thresholds(thresholds, values.shape[1]), read_top_ks(top_k))
+    cuts = read_thresholds(thresholds, values.shape[1])
+    tally = Tally.of(values, known, cuts, read_top_ks(top_k), predicted=predicted)
     return MultiLabelScores.from_parts(tally, average_precision(values, known, method).numpy(), method)
 
 

@@ -48,9 +48,8 @@ def in_evaluation(result: Any, config: ModelConfig, file: str) -> Measured:
         rows = {row["label"]: row for row in result["per_label"]}
         if set(rows) != set(config.labels):
             raise LabelwiseError(f"{file!r} measured other labels than the model's; evaluate this model again")
-        thresholds = config.limits
-        limits = zip(config.labels, thresholds, strict=True)
-        same = all(abs(rows[label]["threshold"] - limit) < 1e-6 for label, limit in limits)
+        thresholds = zip(config.labels, config.label_thresholds, strict=True)
+        same = all(abs(rows[label]["threshold"] - threshold) < 1e-6 for label, threshold in thresholds)
         names = _RANKING + _AT_THRESHOLDS if same else _RANKING  # thresholds that were only tried are not the model's
         intervals = {name: tuple(result["confidence"][name]) for name in names if name in result["confidence"]}
         return Measured(
@@ -185,7 +184,7 @@ def _labels(config: ModelConfig, measured: Sequence[Measured]) -> str:
     by_label = next((one for one in measured if one.label_ap), None)
     single = config.task == "single-label"
     columns = ["label", *([] if single else ["threshold"]), *([f"AP on {by_label.split}"] if by_label else [])]
-    thresholds = config.limits
+    thresholds = config.label_thresholds
     lines = [_row(columns), _row(["---"] * len(columns))]
     for label, threshold in list(zip(config.labels, thresholds, strict=True))[:_LABELS_SHOWN]:
         ap = by_label.label_ap.get(label) if by_label else None

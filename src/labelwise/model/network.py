@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelwise import heads
@@ -12,6 +11,7 @@ from labelwise.backbones import Backbone
 from labelwise.heads.config import CsraConfig, QueryHeadConfig
 from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig
+from labelwise.runtime.prediction import QueryMaps, probabilities
 from labelwise.runtime.sessions import Family, Floats
 
 
@@ -50,7 +50,7 @@ class Network(nn.Module):
     @property
     def thresholds(self) -> tuple[float, ...]:
         """The score from which each label applies."""
-        return self.config.limits
+        return self.config.label_thresholds
 
     def forward(self, images: Tensor, *, partners: Tensor | None = None) -> Tensor:
         """Logits [B, N]. With `partners` [B], those of each image joined with the one it names (`pair_mix`)."""
@@ -66,8 +66,8 @@ class Network(nn.Module):
 
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
-        logits = (logits - self.config.offset) / self.config.temperature
-        return logits.sigmoid() if self.config.task == "multi-label" else logits.softmax(dim=-1)
+        scores = probabilities(logits.detach().float().cpu().numpy(), self.config)
+        return torch.from_numpy(scores).to(logits)
 
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, H, W], both NumPy; puts the model into evaluation mode."""
@@ -75,7 +75,7 @@ class Network(nn.Module):
         return TorchEngine(self)(images)
 
     @torch.inference_mode()
-    def maps(self, images: Floats) -> tuple[Floats, NDArray[np.int64]] | None:
+    def maps(self, images: Floats) -> QueryMaps | None:
         """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if the head does not attend."""
         if not isinstance(self.config.head, QueryHeadConfig | CsraConfig):
             return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ from labelwise.data.images import Encoded
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.runtime.sessions import Floats
 
-if TYPE_CHECKING:
-    from labelwise.runtime.tagger import Tagger
+Doubles = NDArray[np.float64]
+QueryMaps = tuple[Floats, NDArray[np.int64]]  # where each query looked, [..., K, H, W]; each label's query, [N]
 
 
 class TaggerConfig(Config):
@@ -48,26 +49,47 @@ class TaggerConfig(Config):
         return self
 
     @property
-    def limits(self) -> tuple[float, ...]:
-        """The score from which each label applies, [N]."""
+    def label_thresholds(self) -> tuple[float, ...]:
+        """The score from which each label applies, [N]: the fitted ones, else 0.5."""
         return self.thresholds or (0.5,) * len(self.labels)
 
-    def scores(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Probabilities [B, N] from logits: independent ones, or a distribution over the labels.
 
-        >>> config = TaggerConfig(labels=("cat", "dog"), preprocessing=Preprocessing(), temperature=2.0)
-        >>> config.scores(np.float32([[0.0, 4.0]])).round(4).tolist()
-        [[0.5, 0.8808000087738037]]
-        """
-        # Doubles, rounded at the end: thresholds were fitted to doubles, and a score equal to one has to pass it.
-        z = (logits.astype(np.float64) - self.offset) / self.temperature
-        if self.task == "multi-label":
-            with np.errstate(invalid="ignore"):  # NaN stays NaN
-                log_scores = -np.logaddexp(0, -z)
-        else:
-            z = z - z.max(axis=1, keepdims=True)
-            log_scores = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
-        return np.exp(log_scores).astype(np.float32)
+def probabilities(logits: Floats, config: TaggerConfig) -> Doubles:
+    """Scores [..., N] from logits [..., N]: independent probabilities, or a distribution over the labels.
+
+    Everything that shows, compares or fits scores uses this function. Double precision: near 1, single precision would
+    make ties of different scores.
+
+    >>> config = TaggerConfig(labels=("cat", "dog"), preprocessing=Preprocessing(), temperature=2.0)
+    >>> probabilities(np.float32([[0.0, 4.0]]), config).round(4).tolist()
+    [[0.5, 0.8808]]
+    """
+    z = (logits.astype(np.float64) - config.offset) / config.temperature
+    if config.task == "multi-label":
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            log_scores = -np.logaddexp(0, -z)
+    else:
+        z = z - z.max(axis=-1, keepdims=True)
+        log_scores = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    scores: Doubles = np.exp(log_scores)
+    return scores
+
+
+def decide(scores: Doubles, config: TaggerConfig) -> NDArray[np.bool_]:
+    """Which labels apply, [..., N], from `probabilities` [..., N].
+
+    A label applies if its score reaches its threshold; a single-label model gives its best label, always. Predictions,
+    metrics, the server and reports all decide by this function.
+
+    >>> config = TaggerConfig(labels=("cat", "dog"), preprocessing=Preprocessing(), thresholds=(0.3, 0.6))
+    >>> decide(np.array([0.3, 0.5]), config).tolist()
+    [True, False]
+    """
+    if config.task == "single-label":
+        best: NDArray[np.bool_] = scores.argmax(axis=-1)[..., None] == np.arange(scores.shape[-1])
+        return best
+    passing: NDArray[np.bool_] = scores >= np.array(config.label_thresholds)
+    return passing
 
 
 def check_threshold(threshold: float, task: str) -> None:
@@ -85,40 +107,45 @@ class Prediction:
     gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
     """
 
-    def __init__(self, tagger: Tagger, source: FoundImage, values: Floats | None, error: str | None = None) -> None:
-        # The path as given, the name of what was given as bytes, or the picture itself.
+    def __init__(
+        self,
+        config: TaggerConfig,
+        source: FoundImage,
+        scores: Doubles | None,
+        error: str | None = None,
+        maps: Callable[[FoundImage], QueryMaps] | None = None,
+    ) -> None:
+        # The path as given, the name of what was given as bytes, or the image itself.
         self.image: str | Image.Image = source.name if isinstance(source, Encoded) else source
         self.error = error
-        self._tagger, self._source = tagger, source
-        self._values = np.zeros(0, np.float32) if values is None else values  # [N], in the order of the model's labels
+        self._config, self._source, self._find_maps = config, source, maps
+        self._scores = np.zeros(0) if scores is None else scores  # [N], in the order of the model's labels
 
     @cached_property
     def _chosen(self) -> list[int]:
         """The labels that apply, as numbers, best first."""
         if self.error is not None:
             return []
-        if self._tagger.config.task == "single-label":
-            return [int(self._values.argmax())]
-        passing = np.flatnonzero(self._values >= self._tagger.threshold_values)
-        return [int(i) for i in passing[np.argsort(-self._values[passing], kind="stable")]]
+        passing = np.flatnonzero(decide(self._scores, self._config))
+        return [int(i) for i in passing[np.argsort(-self._scores[passing], kind="stable")]]
 
     @property
     def labels(self) -> list[str]:
-        return [self._tagger.labels[i] for i in self._chosen]
+        return [self._config.labels[i] for i in self._chosen]
 
     @property
     def scores(self) -> list[float]:
-        return [float(self._values[i]) for i in self._chosen]
+        return [float(self._scores[i]) for i in self._chosen]
 
     @property
     def all_scores(self) -> dict[str, float]:
         """Every label's score, best first."""
-        order = np.argsort(-self._values, kind="stable")
-        return {self._tagger.labels[i]: float(self._values[i]) for i in order}
+        order = np.argsort(-self._scores, kind="stable")
+        return {self._config.labels[i]: float(self._scores[i]) for i in order}
 
     @property
     def thresholds(self) -> dict[str, float]:
-        return self._tagger.thresholds
+        return dict(zip(self._config.labels, self._config.label_thresholds, strict=True))
 
     def choose(self, top: int | None = None, threshold: float | None = None) -> dict[str, float]:
         """Labels with their scores, best first: those that apply, or by another choice for this picture.
@@ -129,9 +156,8 @@ class Prediction:
         if top is not None and top < 1:
             raise LabelwiseError(f"the {top} best labels cannot be given; ask for 1 or more")
         if threshold is not None:
-            check_threshold(threshold, self._tagger.config.task)
-            limit = np.float32(threshold)
-            chosen = {label: score for label, score in self.all_scores.items() if score >= limit}
+            check_threshold(threshold, self._config.task)
+            chosen = {label: score for label, score in self.all_scores.items() if score >= threshold}
         else:
             chosen = dict(zip(self.labels, self.scores, strict=True)) if top is None else self.all_scores
         return dict(list(chosen.items())[:top])
@@ -149,7 +175,7 @@ class Prediction:
     @property
     def preprocessing(self) -> Preprocessing:
         """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
-        return self._tagger.config.preprocessing
+        return self._config.preprocessing
 
     def picture(self) -> Image.Image:
         """The picture itself: upright 8-bit RGB."""
@@ -161,7 +187,7 @@ class Prediction:
         The map covers what the model saw of the picture: all of it, unless the model's preprocessing crops or pads.
         The picture runs through the model again on the first call.
         """
-        labels = self._tagger.labels
+        labels = self._config.labels
         if label not in labels:
             raise unknown_name("label", label, labels)
         maps, label_query = self._maps
@@ -169,11 +195,13 @@ class Prediction:
         return chosen
 
     @cached_property
-    def _maps(self) -> tuple[Floats, NDArray[np.int64]]:
+    def _maps(self) -> QueryMaps:
         """The maps of all queries, [K, H, W], and the query of each label, [N]."""
         if self.error is not None:
             raise LabelwiseError(self.error)
-        return self._tagger.query_maps(self._source)
+        if self._find_maps is None:
+            raise LabelwiseError("this prediction has no model that could show its attention")
+        return self._find_maps(self._source)
 
     def __repr__(self) -> str:
         said = self.error or ", ".join(f"{n} {s:.2f}" for n, s in zip(self.labels, self.scores, strict=True))

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.progress import track
@@ -16,7 +15,7 @@ from labelwise.data.decode import FoundImage, ImageSources, decode, find_images,
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.runtime.exported import ExportedModel
-from labelwise.runtime.prediction import Prediction, TaggerConfig, check_threshold
+from labelwise.runtime.prediction import Doubles, Prediction, QueryMaps, TaggerConfig, check_threshold, probabilities
 from labelwise.runtime.sessions import Engine, Family, Floats
 
 
@@ -33,7 +32,7 @@ class Model(Protocol):
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, H, W]."""
 
-    def maps(self, images: Floats) -> tuple[Floats, NDArray[np.int64]] | None:
+    def maps(self, images: Floats) -> QueryMaps | None:
         """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if that is not to be had."""
 
 
@@ -45,14 +44,12 @@ class Tagger:
     """
 
     def __init__(self, model: Model, *, engine: Engine | None = None, threshold: float | None = None) -> None:
-        self.config, self.model = model.config, model
-        self.labels = self.config.labels
+        self.model, self.config = model, model.config
         if threshold is not None:
             check_threshold(threshold, self.config.task)
-        limits = [threshold] * len(self.labels) if threshold is not None else self.config.thresholds
-        self.thresholds = dict(zip(self.labels, limits or [0.5] * len(self.labels), strict=True))
-        # As exact as the scores are, or one equal to its threshold would not pass it: [N].
-        self.threshold_values = np.array(list(self.thresholds.values()), np.float32)
+            self.config = self.config.model_copy(update={"thresholds": (threshold,) * len(self.config.labels)})
+        self.labels = self.config.labels
+        self.thresholds = dict(zip(self.labels, self.config.label_thresholds, strict=True))
         self.family = engine.family if engine else model.family
         self._transform = InputTransform(self.config.preprocessing)
         self._engine = engine
@@ -97,7 +94,7 @@ class Tagger:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def query_maps(self, source: FoundImage) -> tuple[Floats, NDArray[np.int64]]:
+    def query_maps(self, source: FoundImage) -> QueryMaps:
         """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
         found = self.model.maps(self._input(source)[None])
         if found is None:
@@ -129,12 +126,13 @@ class Tagger:
                 if on_bad_image == "error":
                     raise bad.skippable() from None
                 errors.append(str(bad))
-        rows = iter(self._scores(np.stack(inputs)) if inputs else ())
+        rows = iter(self.scores(np.stack(inputs)) if inputs else ())
         for (source, _), error in zip(waiting, errors, strict=True):
-            yield Prediction(self, source, next(rows) if error is None else None, error)
+            yield Prediction(self.config, source, next(rows) if error is None else None, error, self.query_maps)
 
-    def _scores(self, images: Floats) -> Floats:
-        scores = self.config.scores(self.logits(images))  # [B, N]
+    def scores(self, images: Floats) -> Doubles:
+        """`probabilities` [B, N] of inputs [B, 3, size, size]."""
+        scores = probabilities(self.logits(images), self.config)
         if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
         return scores

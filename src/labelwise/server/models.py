@@ -14,7 +14,7 @@ from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.preprocessing import InputTransform
 from labelwise.engines.load import load, require_network
 from labelwise.runtime.exported import find_export
-from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.prediction import Doubles, Prediction, probabilities
 from labelwise.runtime.sessions import Floats
 from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
@@ -85,7 +85,7 @@ def _describe(served: Served) -> dict[str, Any]:
     content: dict[str, Any] = {
         "task": tagger.config.task,
         "labels": list(tagger.labels),
-        "thresholds": {label: round(limit, 6) for label, limit in tagger.thresholds.items()},
+        "thresholds": {label: round(threshold, 6) for label, threshold in tagger.thresholds.items()},
         "engine": tagger.family,
         "size": picture.size,
         "resize": picture.resize,
@@ -112,9 +112,9 @@ def _abilities(model: LabelModel | None) -> dict[str, bool]:
 _DIGITS = 6
 
 
-def predicted(tagger: Tagger, values: Floats, options: dict[str, Any]) -> bytes:
+def predicted(tagger: Tagger, scores: Doubles, options: dict[str, Any]) -> bytes:
     """One entry of /predict's `predictions`, from the scores [N]."""
-    prediction = Prediction(tagger, options["image"] or "", values)
+    prediction = Prediction(tagger.config, options["image"] or "", scores)
     chosen = prediction.choose(options["top"], options["threshold"])
     content: dict[str, Any] = {"image": options["image"], "labels": _rounded(chosen)}
     if options["all_scores"]:
@@ -134,8 +134,8 @@ def explained(name: str, served: Served, image: Floats, options: dict[str, Any])
     inputs = torch.from_numpy(image)[None].to(next(model.parameters()).device)  # [1, 3, size, size]
     with torch.inference_mode():
         details = model.details(inputs)
-    scores = model.config.scores(details.logits.float().cpu().numpy())[0]  # [N]
-    prediction = Prediction(served.tagger, "", scores)
+    scores = probabilities(details.logits.float().cpu().numpy(), model.config)[0]  # [N]
+    prediction = Prediction(served.tagger.config, "", scores)
     shown = _shown(prediction, options["maps"])
     method = natural_method(model)
     if method == "attention":

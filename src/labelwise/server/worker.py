@@ -21,6 +21,7 @@ from labelwise.server.protocol import Job, Reply
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from labelwise.runtime.prediction import Doubles
     from labelwise.runtime.sessions import Floats
     from labelwise.server.models import Library, Served
 
@@ -173,11 +174,9 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
     from labelwise.server.models import predicted
 
     tagger = batch[0].served.tagger
-    scores = tagger.config.scores(tagger.logits(np.stack([prepared.image for prepared in batch])))  # [B, N]
-    if np.isnan(scores).any():
-        raise ValueError("its scores are not numbers (NaN); its weights are damaged")
+    scores = tagger.scores(np.stack([prepared.image for prepared in batch]))  # [B, N]
 
-    def reply(job: Job, values: Floats) -> Reply:
+    def reply(job: Job, values: Doubles) -> Reply:
         try:
             return Reply(job.number, 200, predicted(tagger, values, job.options))
         except LabelwiseError as error:
