@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from labelwise.data import images as heic
-from labelwise.data.images import UPRIGHT, BadImageError, Encoded, load_image
-from labelwise.data.readers.base import is_image
+from labelwise.data.images import UPRIGHT, BadImageError, Encoded, is_image, load_image
 
 UNDONE_BY = {2: 2, 3: 3, 4: 4, 5: 5, 6: 8, 7: 7, 8: 6}  # the orientation that turns a picture the other way
 

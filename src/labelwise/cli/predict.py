@@ -22,8 +22,8 @@ from labelwise.cli.jobs import JobOptions, run_job
 from labelwise.cli.prediction_files import CsvWriter, JsonWriter, SidecarWriter, Writer
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import FEW, picture_progress
-from labelwise.data.decode import file_kind, find_images
-from labelwise.data.readers.base import is_image, walk
+from labelwise.data.decode import file_kind, find_images, walk
+from labelwise.data.images import is_image
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from labelwise.data.readers.base import ReaderOptions, list_formats, register_format
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 
-__all__ = ["LabelTable", "open_data"]
+__all__ = ["LabelTable", "ReaderOptions", "list_formats", "open_data", "register_format"]

@@ -19,7 +19,7 @@ import numpy as np
 from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.progress import ShowProgress, track
-from labelwise.data.readers.base import is_image
+from labelwise.data.images import is_image
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable

@@ -13,8 +13,7 @@ from typing import Literal, TypeVar
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.images import BadImageError, Encoded, as_rgb, load_image
-from labelwise.data.readers.base import is_image, walk
+from labelwise.data.images import BadImageError, Encoded, as_rgb, is_image, load_image
 
 FileKind = Literal["image", "shard", "parquet"]
 FoundImage = str | Image.Image | Encoded  # one image: no folder, no other kind of path
@@ -53,6 +52,19 @@ def _below(folder: str) -> Iterator[str]:
             yield os.path.join(parent, name)
     if empty:
         raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+
+
+def walk(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
+    visited = set[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link back to a folder above would lead round and round
+            folders.clear()
+            continue
+        visited.add(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield parent, sorted(names)
 
 
 def file_kind(name: str) -> FileKind | None:

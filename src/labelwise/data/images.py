@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from io import BytesIO
@@ -40,6 +41,10 @@ def missing_decoder() -> LabelwiseError | None:
 
 # Picture formats only: Pillow would also open PostScript, by starting Ghostscript on what somebody sent us.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+    | {".avif", ".heic", ".heif", ".hif", ".ppm", ".jp2"}
+)
 ORIENTATION_TAG = 0x0112
 # EXIF orientation -> what undoes it (EXIF 2.3, tag 274).
 UPRIGHT = {
@@ -89,6 +94,15 @@ class BadImage(NamedTuple):
     row: int
     path: str
     reason: str
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is called like an image. Hidden files are not.
+
+    >>> is_image("a.JPG"), is_image("notes.txt"), is_image("._a.jpg")
+    (True, False, False)
+    """
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def load_image(

@@ -1,4 +1,4 @@
-"""The one `--data` argument: a path, `format:path`, or `format:path?option=value`."""
+"""The data argument: a path, `format:path`, or `format:path?option=value`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc
-from labelwise.data.readers.base import Format, check_files, parse_options
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc  # noqa: F401  # they register
+from labelwise.data.readers.base import Format, check_files, find_format, list_formats, parse_options
 from labelwise.data.table import LabelTable
 
-# In the order in which a path is tried: the most specific layout first, folders of folders of pictures last.
-FORMATS: dict[str, Format] = {
-    format.name: format
-    for format in (
-        *manifest.FORMATS,
-        voc.FORMAT,
-        coco.FORMAT,
-        openimages.FORMAT,
-        nuswide.FORMAT,
-        manifest.FOLDER_FORMAT,
-        imagefolder.FORMAT,
-    )
-}
 STREAMED_FORMATS = ("webdataset", "hf")
-_ALIASES = {"imagenet": "imagefolder", "nuswide": "nus-wide", "open-images": "openimages", "pascal-voc": "voc"}
 
 
 @dataclass(frozen=True)
@@ -55,10 +41,9 @@ def parse_source(data: str | Path) -> DataSource:
     format_name = None
     prefix = re.match(r"([A-Za-z][A-Za-z0-9_-]+):(?!//)", text)  # two letters at least: `C:\photos` is a path
     if prefix:
-        format_name = prefix[1].lower().replace("_", "-")
-        format_name = _ALIASES.get(format_name, format_name)
-        if format_name not in FORMATS and format_name not in STREAMED_FORMATS:
-            raise unknown_name("data format", prefix[1], [*FORMATS, *STREAMED_FORMATS])
+        format_name = prefix[1].lower()
+        if format_name not in STREAMED_FORMATS:
+            format_name = find_format(format_name, STREAMED_FORMATS).name
         text = text[prefix.end() :]
     options: dict[str, str] = {}
     if not os.path.exists(os.path.expanduser(text)) and "?" in text:
@@ -81,10 +66,23 @@ def is_streamed(data: str | Path) -> bool:
 
 
 def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **options: Any) -> LabelTable:
-    """Read a dataset.
+    """Read a dataset in any known format.
 
-    `labels` fixes the columns: a subset or another order of the dataset's labels, or, for a manifest, the complete
-    list of names it may use. `options` are the reader's own; they may also stand in the string: `voc:/data?year=2012`.
+    Args:
+        data: A path, whose format is recognised, or `format:path`, e.g. `photos.csv` or `voc:/data/VOCdevkit`.
+        labels: Fixes the columns: a subset or another order of the dataset's labels, or, for a manifest, the complete
+            list of names it may use.
+        options: The reader's own; they may also stand in the string: `voc:/data?year=2012`.
+
+    Returns:
+        The images with their labels and splits. Images are not read yet.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "photos.csv").write_text("image,labels,split\\na.jpg,cat|dog,train\\nb.jpg,dog,test\\n")
+    >>> table = open_data(folder / "photos.csv", check_files="no")
+    >>> table.labels, table.split_names
+    (('cat', 'dog'), ('train', 'test'))
     """
     source = parse_source(data)
     if is_streamed(data):
@@ -94,11 +92,11 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     path = Path(source.path)
     if not path.exists():
         raise LabelwiseError(f"there is no file or folder {source.path!r} (from the data argument {str(data)!r})")
-    format = FORMATS[source.format] if source.format else _recognise(path)
+    format = find_format(source.format) if source.format else _recognise(path)
     given = parse_options(format.options, {**source.options, **options}, f"format {format.name!r}")
     try:
         table = format.read(path, given, labels)
-    except OSError as error:  # a folder where a file is needed, no permission, ...
+    except (OSError, UnicodeDecodeError) as error:  # a folder where a file is needed, no permission, not text, ...
         raise LabelwiseError(f"cannot read {path} as {format.name}: {error}") from None
     table = replace(table, source=table.source or source.path)
     if len(table) == 0:
@@ -110,10 +108,10 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
 
 
 def _recognise(path: Path) -> Format:
-    for format in FORMATS.values():
+    for format in list_formats():
         if format.recognise(path):
             return format
-    looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in FORMATS.values())
+    looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in list_formats())
     kind = "folder" if path.is_dir() else "file"
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.data.readers.base import is_image, read_lines
+from labelwise.data.images import is_image
+from labelwise.data.readers.base import read_lines
 from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS
 from labelwise.data.table import canonical_split
 

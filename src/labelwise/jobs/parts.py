@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.data.readers.base import is_image
+from labelwise.data.images import is_image
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard
 

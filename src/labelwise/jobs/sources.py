@@ -9,8 +9,7 @@ from itertools import chain, groupby, islice
 from typing import cast
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.decode import FileKind, file_kind, find_images
-from labelwise.data.readers.base import walk
+from labelwise.data.decode import FileKind, file_kind, find_images, walk
 from labelwise.data.streams import expand_braces
 from labelwise.jobs.job import ABOUT
 from labelwise.jobs.parts import FilesPart, Part, ShardPart, parquet_parts

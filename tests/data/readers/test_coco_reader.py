@@ -102,7 +102,7 @@ def test_mistakes(coco2014: Path) -> None:
     with pytest.raises(LabelwiseError, match="other categories"):
         open_data(coco2014)
     file.write_text(json.dumps({"images": []}))
-    with pytest.raises(LabelwiseError, match="no COCO instances file: it has no annotations, categories"):
+    with pytest.raises(LabelwiseError, match="not a COCO instances file: it has no annotations, categories"):
         open_data(coco2014)
     file.write_text("{")
     with pytest.raises(LabelwiseError, match="not readable JSON"):

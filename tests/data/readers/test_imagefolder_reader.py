@@ -57,7 +57,7 @@ def test_imagenet_names(touch: Callable[..., Path]) -> None:
 
 def test_loose_validation_photos_are_not_a_class(touch: Callable[..., Path]) -> None:
     root = touch("train/n01440764/1.JPEG", "val/ILSVRC2012_val_00000001.JPEG")
-    with pytest.raises(LabelwiseError, match=r"photos in .*val are not in folders named after their class"):
+    with pytest.raises(LabelwiseError, match=r"images in .*val are not in folders named after their class"):
         open_data(root)
 
 
@@ -65,7 +65,7 @@ def test_folders_beside_the_splits(touch: Callable[..., Path]) -> None:
     root = touch("train/cat/1.jpg", "test/cat/2.jpg", "__MACOSX/train/cat/._1.jpg")
     assert open_data(f"imagefolder:{root}").splits == ["train", "test"]
     touch("extra/cat/3.jpg")
-    with pytest.raises(LabelwiseError, match=r"holds splits, .* and beside them extra"):
+    with pytest.raises(LabelwiseError, match=r"holds splits, .* and also extra"):
         open_data(f"imagefolder:{root}")
 
 

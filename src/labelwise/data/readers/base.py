@@ -1,11 +1,18 @@
-"""What a reader is, and what several of them need."""
+"""What a reader is, how it is registered, and what several of them need.
+
+A format is one file: an options class, a function that reads, and `register_format` above it. `voc.py` is a good
+example. A reader in your own package works the same way, see `register_format`.
+"""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,11 +24,8 @@ from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.table import LabelTable
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
-
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-    | {".avif", ".heic", ".heif", ".hif", ".ppm", ".jp2"}
-)
+Read = Callable[[Path, Any, Sequence[str] | None], LabelTable]  # path, options, wanted labels -> table
+AnyRead = TypeVar("AnyRead", bound=Read)
 
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: tuple(v.split(",")) if isinstance(v, str) else v)]
 """An option that is a list of names: `["a", "b"]` in Python, `a,b` inside the data argument."""
@@ -30,11 +34,15 @@ _FILE_CHECKS = {True: "error", False: "no", "true": "error", "false": "no"}
 
 
 class ReaderOptions(Config):
-    """The options every format has."""
+    """The options that every format has.
+
+    Args:
+        check_files: Images that are not on disk are an error, are dropped, or are not looked for ("no").
+    """
 
     check_files: Annotated[
         Literal["error", "drop", "no"], BeforeValidator(lambda v: _FILE_CHECKS.get(v, v) if v.__hash__ else v)
-    ] = "error"  # images that are not on disk: an error, left out, or not looked for
+    ] = "error"
 
 
 def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str) -> AnyOptions:
@@ -47,14 +55,100 @@ def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str)
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name in `name:path`, its options, and how its files look."""
+    """A registered format; the fields are the arguments of `register_format`."""
 
     name: str
+    read: Read
     options: type[ReaderOptions]
-    read: Callable[[Path, Any, Sequence[str] | None], LabelTable]  # path, options, wanted labels -> table
+    looks_like: str
     recognise: Callable[[Path], bool]
-    looks_like: str  # for the error about a folder that is none of them
-    missing_image_fix: str = "Fetch it, or leave such images out with check_files=drop."
+    aliases: tuple[str, ...]
+    priority: int
+    missing_image_fix: str
+
+
+_FORMATS: dict[str, Format] = {}
+
+
+def register_format(
+    name: str,
+    *,
+    looks_like: str,
+    options: type[ReaderOptions] = ReaderOptions,
+    recognise: Callable[[Path], bool] = lambda path: False,
+    aliases: Sequence[str] = (),
+    priority: int = 0,
+    missing_image_fix: str = "Fetch it, or leave such images out with check_files=drop.",
+) -> Callable[[AnyRead], AnyRead]:
+    """Register the function below as the reader of a format, so that `open_data("name:path?option=value")` finds it.
+
+    The function gets the path, the options, and the label names that the caller wants (or None); it returns a
+    `LabelTable`. It may ignore the names: `open_data` selects and orders the columns. A package that registers formats
+    names its module in the entry point group `labelwise.formats`; then `labelwise train --data name:path` finds it,
+    too.
+
+    Args:
+        name: Lower case; the part before the colon.
+        looks_like: What the files look like, for the message about a path that no format recognises.
+        options: The options of the format. Their class docstring is their documentation.
+        recognise: Whether a path without a format name is of this format. Default: never.
+        aliases: Other names.
+        priority: Formats with a higher one are asked first whether they recognise a path.
+        missing_image_fix: What to do about an image that does not exist.
+
+    >>> @register_format("names", looks_like="a text file of lines like: cat.jpg cat")
+    ... def read_names(path, options, labels):
+    ...     rows = [line.split() for line in read_lines(path)]
+    ...     return LabelTable.from_lists([str(path.parent / image) for image, _ in rows], [names for _, *names in rows])
+    >>> unregister_format("names")
+    """
+
+    def register(read: AnyRead) -> AnyRead:
+        new = Format(name, read, options, looks_like, recognise, tuple(aliases), priority, missing_image_fix)
+        for taken in (name, *aliases):
+            there = _FORMATS.get(taken)
+            # A notebook cell that runs again defines the same function anew.
+            if there is not None and _origin(there.read) != _origin(read):
+                raise LabelwiseError(f"there is a data format {taken!r} already; choose another name")
+        _FORMATS.update(dict.fromkeys((name, *aliases), new))
+        return read
+
+    return register
+
+
+def unregister_format(name: str) -> None:
+    """Forget a format and its aliases."""
+    for alias in (name, *find_format(name).aliases):
+        _FORMATS.pop(alias, None)
+
+
+def _origin(read: Read) -> tuple[object, object]:
+    return getattr(read, "__module__", None), getattr(read, "__qualname__", read)
+
+
+def find_format(name: str, others: Sequence[str] = ()) -> Format:
+    """A format by its name or alias; case and underscores do not matter. An error also lists `others`."""
+    plain = name.lower().replace("_", "-")
+    if plain not in _FORMATS:
+        _import_plugins()
+    if plain not in _FORMATS:
+        raise unknown_name("data format", name, [*(format.name for format in list_formats()), *others])
+    return _FORMATS[plain]
+
+
+def list_formats() -> list[Format]:
+    """All formats, in the order in which they are asked whether they recognise a path."""
+    _import_plugins()
+    return sorted(dict.fromkeys(_FORMATS.values()), key=lambda format: -format.priority)
+
+
+@cache
+def _import_plugins() -> None:
+    for plugin in entry_points(group="labelwise.formats"):
+        try:
+            plugin.load()
+        except Exception as error:  # the formats of other packages still work
+            warnings.warn(f"the data formats of {plugin.value!r} cannot be imported: {error}", stacklevel=2)
 
 
 def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: str) -> LabelTable:
@@ -70,28 +164,6 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
     gone = int(np.count_nonzero(~there))
     more = f" (nor do {gone - 1} more of {len(table)})" if gone > 1 else ""
     raise LabelwiseError(f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}")
-
-
-def is_image(name: str) -> bool:
-    """By suffix, hidden files excluded.
-
-    >>> is_image("a.JPG"), is_image("notes.txt"), is_image("._a.jpg")
-    (True, False, False)
-    """
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def walk(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
-    visited = set[str]()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        place = os.path.realpath(parent)
-        if place in visited:  # a link back to a folder above would lead round and round
-            folders.clear()
-            continue
-        visited.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield parent, sorted(names)
 
 
 def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers.base import Format, ReaderOptions
+from labelwise.data.readers.base import ReaderOptions, register_format
 from labelwise.data.readers.manifest import is_usual_split
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
 
@@ -27,14 +27,36 @@ _VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 
 
 class CocoOptions(ReaderOptions):
-    year: str | None = None  # needed only where a folder holds 2014 and 2017
-    images_folder: str | None = None  # where the photos are, if not in the usual place
-    # Images without any annotation. Published multi-label results leave them out (82,081 of 82,783 for training,
-    # 40,137 of 40,504 for testing on 2014), so that is the default; "keep" takes them as images without a label.
+    """Options of the format `coco`.
+
+    Args:
+        year: Needed only if a folder holds 2014 and 2017.
+        images_folder: Where the images are, if not in the usual place.
+        empty: Images without any annotation. Published multi-label results leave them out (82,081 of 82,783 for
+            training, 40,137 of 40,504 for testing on 2014), so that is the default; "keep" takes them as images without
+            a label.
+        crowd: The value of a label that occurs only as a crowd region.
+    """
+
+    year: str | None = None
+    images_folder: str | None = None
     empty: Literal["drop", "keep"] = "drop"
-    crowd: Literal["present", "unknown", "absent"] = "present"  # a label that occurs only as a crowd region
+    crowd: Literal["present", "unknown", "absent"] = "present"
 
 
+def _recognise(path: Path) -> bool:
+    if path.is_dir():
+        return next((path / "annotations").glob("instances_*.json"), None) is not None
+    return path.suffix.lower() == ".json"
+
+
+@register_format(
+    "coco",
+    options=CocoOptions,
+    recognise=_recognise,
+    looks_like="annotations/instances_*.json, or such a .json file",
+    missing_image_fix="Give the images' folder with images_folder=, or leave such images out with check_files=drop.",
+)
 def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) -> LabelTable:
     files = [path] if path.is_file() else _files_of_year(path, options.year)
     categories: dict[int | str, str] = {}
@@ -64,7 +86,7 @@ def _files_of_year(root: Path, year: str | None) -> list[Path]:
     files = sorted((root / "annotations").glob("instances_*.json"))
     years = sorted({match[1] for file in files if (match := re.search(r"(\d{4})$", file.stem))})
     if not files:
-        raise LabelwiseError(f"{root} is no COCO folder: looked for annotations/instances_*.json in it")
+        raise LabelwiseError(f"{root} is not a COCO folder: looked for annotations/instances_*.json in it")
     if year is None and len(years) > 1:
         raise LabelwiseError(
             f"{root} holds several years ({', '.join(years)}); choose one: coco:{root}?year={years[0]}"
@@ -81,7 +103,7 @@ def _load(file: Path) -> dict[str, Any]:
         raise LabelwiseError(f"{file} is not readable JSON: {error}") from None
     missing = {"images", "annotations", "categories"} - set(content if isinstance(content, dict) else ())
     if missing:
-        raise LabelwiseError(f"{file} is no COCO instances file: it has no {', '.join(sorted(missing))}")
+        raise LabelwiseError(f"{file} is not a COCO instances file: it has no {', '.join(sorted(missing))}")
     for part, needed in _NEEDED.items():
         for number, entry in enumerate(content[part] if isinstance(content[part], list) else [None]):
             for key, kind in needed.items():
@@ -144,19 +166,3 @@ def split_of_file(file: Path) -> str:
         return canonical_split(part)
     match = re.search(r"(?:^|[^a-z])(trainval|train|val|test|valid|validation|training|testing)$", stem)
     return canonical_split(match[1]) if match else ""
-
-
-def _recognise(path: Path) -> bool:
-    if path.is_dir():
-        return next((path / "annotations").glob("instances_*.json"), None) is not None
-    return path.suffix.lower() == ".json"
-
-
-FORMAT = Format(
-    "coco",
-    CocoOptions,
-    read_coco,
-    _recognise,
-    "annotations/instances_*.json, or such a .json file",
-    "Give the folder of the photos with images_folder=, or leave such images out with check_files=drop.",
-)

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.readers.base import Format, ReaderOptions, is_image, read_lines, unique_names, walk
+from labelwise.data.decode import walk
+from labelwise.data.images import is_image
+from labelwise.data.readers.base import ReaderOptions, read_lines, register_format, unique_names
 from labelwise.data.table import LabelTable, canonical_split
 
 _SPLITS = {"train", "val", "test"}
@@ -18,9 +20,32 @@ _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
 
 
 class ImageFolderOptions(ReaderOptions):
-    names_file: str | None = None  # folder -> name: LOC_synset_mapping.txt or imagenet_class_index.json, found if near
+    """Options of the format `imagefolder`.
+
+    Args:
+        names_file: From folders to names: LOC_synset_mapping.txt or imagenet_class_index.json. Default: the one in the
+            folder or up to three folders above, if any.
+    """
+
+    names_file: str | None = None
 
 
+def _recognise(path: Path) -> bool:
+    """An image one or two folders down; no deeper, so that a wrong path does not cost a walk through the whole disk."""
+    if not path.is_dir():
+        return False
+    folders = (folder for top in _folders(path) for folder in (top, *_folders(top)))
+    return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
+
+
+@register_format(
+    "imagefolder",
+    options=ImageFolderOptions,
+    recognise=_recognise,
+    looks_like="<class>/*.jpg or train/<class>/*.jpg",
+    aliases=["imagenet"],
+    priority=-2,  # any folder of folders of images looks like this
+)
 def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[str] | None) -> LabelTable:
     split_folders = _split_folders(path) or {"": path}
     classes = sorted({folder.name for root in split_folders.values() for folder in _folders(root)})
@@ -63,25 +88,23 @@ def _split_folders(path: Path) -> dict[str, Path]:
         if other != folder and canonical_split(folder.name) in _SPLITS:
             raise LabelwiseError(f"{other} and {folder} are the same split; move one of them away, or join them")
     if not folders or not set(folders) <= _SPLITS:
-        # A class may be called "train", but then it holds photos, and not folders of photos.
+        # A class may be called "train", but then it holds images, not folders of images.
         splits = [folder for name, folder in folders.items() if name in _SPLITS]
-        if any(_holds_photos(inner) for folder in splits for inner in _folders(folder)):
+        if any(_holds_images(inner) for folder in splits for inner in _folders(folder)):
             odd = ", ".join(folder.name for name, folder in folders.items() if name not in _SPLITS)
-            raise LabelwiseError(
-                f"{path} holds splits, {splits[0].name} for one, and beside them {odd}; move that away"
-            )
+            raise LabelwiseError(f"{path} holds splits, {splits[0].name} for one, and also {odd}; move that away")
         return {}
     for split, folder in folders.items():
-        # ImageNet's validation photos come loose; as a class named "val" they would be silently wrong.
-        if not _folders(folder) and _holds_photos(folder):
+        # ImageNet's validation images come in no folders; as a class named "val" they would be silently wrong.
+        if not _folders(folder) and _holds_images(folder):
             raise LabelwiseError(
-                f"the photos in {folder} are not in folders named after their class; move them into such folders, "
+                f"the images in {folder} are not in folders named after their class; move them into such folders, "
                 f"or move {folder.name} away to go on without {split}"
             )
     return {split: folders[split] for split in ("train", "val", "test") if split in folders}
 
 
-def _holds_photos(folder: Path) -> bool:
+def _holds_images(folder: Path) -> bool:
     return next(_images_below(folder), None) is not None
 
 
@@ -109,14 +132,3 @@ def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str,
         raise LabelwiseError(f"{file} has no name for the folder {unnamed[0]!r}")
     # A name file that happens to lie near folders of something else must not rename half of them.
     return tuple(classes) if unnamed else unique_names([name_of[synset] for synset in classes], classes)
-
-
-def _recognise(path: Path) -> bool:
-    """An image one or two folders down; no deeper, lest a wrong path costs a walk through a whole disk."""
-    if not path.is_dir():
-        return False
-    folders = (folder for top in _folders(path) for folder in (top, *_folders(top)))
-    return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
-
-
-FORMAT = Format("imagefolder", ImageFolderOptions, read_imagefolder, _recognise, "<class>/*.jpg or train/<class>/*.jpg")

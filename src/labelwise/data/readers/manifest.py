@@ -13,10 +13,113 @@ from typing import Any, Literal
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers.base import Format, Names, ReaderOptions
+from labelwise.data.readers.base import Names, ReaderOptions, register_format
 from labelwise.data.readers.manifest_labels import entries_of_columns, entries_of_names
 from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, read_records
 from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
+
+# Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.
+IMAGE_COLUMNS = ("image", "image_path", "img", "img_path", "image_file", "filepath", "file_path", "path", "file",
+                 "filename", "file_name", "image_name")  # fmt: skip
+LABEL_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
+SPLIT_COLUMNS = ("split", "split_name", "set", "subset", "fold", "partition")
+UNKNOWN_COLUMNS = ("unknown", "unknown_labels")
+KIND_OF_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+class ManifestOptions(ReaderOptions):
+    """Options of the formats `csv`, `tsv`, `jsonl`, `parquet` and `manifest`.
+
+    Args:
+        image_column: The column of image paths. Default: found by its name, as all columns are.
+        label_column: The column that lists the names of an image's labels.
+        label_columns: One column per label, with 1, 0 or -1. Default without a label column: all other columns.
+        ignore_columns: Columns that are not labels, where every other column is one.
+        split_column: The column of split names.
+        unknown_column: The column that lists labels whose presence is not known.
+        separator: Between names in a cell: a character, or space, tab, comma, semicolon, pipe. Default: found.
+        delimiter: Between the fields of a CSV: a character, or comma, semicolon, tab. Default: found.
+        encoding: Of the text file.
+        root: What image paths are relative to. Default: the manifest's folder.
+        splits: The only split names allowed. Default: train, val, test and folds.
+        duplicates: An image on several rows that say different things is an error, or the rows are merged.
+    """
+
+    image_column: str | None = None
+    label_column: str | None = None
+    label_columns: Names | None = None
+    ignore_columns: Names = ()
+    split_column: str | None = None
+    unknown_column: str | None = None
+    separator: str | None = None
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+    root: str | None = None
+    splits: Names | None = None
+    duplicates: Literal["error", "merge"] = "error"
+
+
+def read_manifest(
+    path: Path, options: ManifestOptions, labels: Sequence[str] | None, kind: str | None = None
+) -> LabelTable:
+    """Without `labels`: the names that occur, sorted, or the columns' order where there is one column per label."""
+    kind = kind or KIND_OF_SUFFIX.get(path.suffix.lower(), "csv")
+    records = read_records(path, kind, options.delimiter, options.encoding)
+    image_column = _column(records, "image", options.image_column, IMAGE_COLUMNS)
+    split_column = _optional_column(records, "split", options.split_column, SPLIT_COLUMNS)
+    unknown_column = _optional_column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
+    label_column = None
+    if options.label_columns is None:
+        label_column = _optional_column(records, "label", options.label_column, LABEL_COLUMNS)
+    if label_column:
+        # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
+        separator = "|" if records.columns == PREDICTION_COLUMNS else None
+        names, entries = entries_of_names(records, label_column, unknown_column, options.separator or separator, labels)
+    else:
+        if options.unknown_column:
+            raise LabelwiseError(
+                f"{path}: unknown_column= needs a label column; in a column per label leave cells empty"
+            )
+        for name in options.ignore_columns:
+            if name not in records.columns:
+                raise unknown_name(f"column of {path}", name, records.columns)
+        used = {image_column, split_column, *options.ignore_columns}
+        columns = options.label_columns or [name for name in records.columns if name not in used]
+        # Where rows are merged, a 0 that is written down counts for more than an unknown.
+        names, entries = entries_of_columns(records, columns, keep_absent=options.duplicates == "merge")
+
+    images = [
+        image_path(cell, os.path.dirname(path), options.root, records.at(row))
+        for row, cell in enumerate(records.column(image_column))
+    ]
+    splits = [""] * len(images)
+    if split_column:
+        splits = [
+            split_of(cell, options.splits, records.at(row)) for row, cell in enumerate(records.column(split_column))
+        ]
+    kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
+    if options.duplicates == "merge":  # what is absent need not be listed any more
+        for row in kept:
+            entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
+    return LabelTable(
+        tuple(names),
+        [images[row] for row in kept],
+        [splits[row] for row in kept],
+        np.concatenate([[0], np.cumsum([len(entries[row]) for row in kept])]),
+        np.array([column for row in kept for column in entries[row]], np.int32),
+        np.array([value for row in kept for value in entries[row].values()], np.int8),
+        lines=np.array([records.lines[row] for row in kept], np.int64),
+    )
+
+
+# ---- rows
 
 # train, val, test and variants like test2 or val-unseen, and numbered folds
 _USUAL_SPLIT = re.compile(r"|(train|val|test)([-_ ]?\d+|[-_]\w+)?|trainval|(fold|split)?[-_ ]?\d+")
@@ -93,90 +196,6 @@ def without_repeats(
     return list(first_row.values())
 
 
-# Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.
-IMAGE_COLUMNS = ("image", "image_path", "img", "img_path", "image_file", "filepath", "file_path", "path", "file",
-                 "filename", "file_name", "image_name")  # fmt: skip
-LABEL_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
-SPLIT_COLUMNS = ("split", "split_name", "set", "subset", "fold", "partition")
-UNKNOWN_COLUMNS = ("unknown", "unknown_labels")
-KIND_OF_SUFFIX = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
-
-
-class ManifestOptions(ReaderOptions):
-    image_column: str | None = None
-    label_column: str | None = None  # names in one column
-    label_columns: Names | None = None  # one column per label
-    ignore_columns: Names = ()  # that are no labels, where every other column is one
-    split_column: str | None = None
-    unknown_column: str | None = None  # names whose presence is not known, besides those in the label column
-    separator: str | None = None  # between names in a cell; a character, or space, tab, comma, semicolon, pipe
-    delimiter: str | None = None  # between fields of a CSV
-    encoding: str = "utf-8"
-    root: str | None = None  # what the image paths are relative to; default: the manifest's folder
-    splits: Names | None = None  # the only split names allowed; default: train, val, test, folds
-    duplicates: Literal["error", "merge"] = "error"  # an image on several rows that say different things
-
-
-def read_manifest(
-    path: Path, options: ManifestOptions, labels: Sequence[str] | None, kind: str | None = None
-) -> LabelTable:
-    """Without `labels`: the names that occur, sorted, or the columns' order where there is one column per label."""
-    kind = kind or KIND_OF_SUFFIX.get(path.suffix.lower(), "csv")
-    records = read_records(path, kind, options.delimiter, options.encoding)
-    image_column = _column(records, "image", options.image_column, IMAGE_COLUMNS)
-    split_column = _optional_column(records, "split", options.split_column, SPLIT_COLUMNS)
-    unknown_column = _optional_column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
-    label_column = None
-    if options.label_columns is None:
-        label_column = _optional_column(records, "label", options.label_column, LABEL_COLUMNS)
-    if label_column:
-        # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
-        separator = "|" if records.columns == PREDICTION_COLUMNS else None
-        names, entries = entries_of_names(records, label_column, unknown_column, options.separator or separator, labels)
-    else:
-        if options.unknown_column:
-            raise LabelwiseError(
-                f"{path}: unknown_column= needs a label column; in a column per label leave cells empty"
-            )
-        for name in options.ignore_columns:
-            if name not in records.columns:
-                raise unknown_name(f"column of {path}", name, records.columns)
-        used = {image_column, split_column, *options.ignore_columns}
-        columns = options.label_columns or [name for name in records.columns if name not in used]
-        # Where rows are merged, a 0 that is written down counts for more than an unknown.
-        names, entries = entries_of_columns(records, columns, keep_absent=options.duplicates == "merge")
-
-    images = [
-        image_path(cell, os.path.dirname(path), options.root, records.at(row))
-        for row, cell in enumerate(records.column(image_column))
-    ]
-    splits = [""] * len(images)
-    if split_column:
-        splits = [
-            split_of(cell, options.splits, records.at(row)) for row, cell in enumerate(records.column(split_column))
-        ]
-    kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
-    if options.duplicates == "merge":  # what is absent need not be listed any more
-        for row in kept:
-            entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
-    return LabelTable(
-        tuple(names),
-        [images[row] for row in kept],
-        [splits[row] for row in kept],
-        np.concatenate([[0], np.cumsum([len(entries[row]) for row in kept])]),
-        np.array([column for row in kept for column in entries[row]], np.int32),
-        np.array([value for row in kept for value in entries[row].values()], np.int8),
-        lines=np.array([records.lines[row] for row in kept], np.int64),
-    )
-
-
 # ---- columns
 
 
@@ -205,43 +224,43 @@ def _column(records: Records, what: str, given: str | None, usual: Sequence[str]
 
 # ---- formats
 
+_MISSING_IMAGE = (
+    "Paths are relative to the manifest's folder; if the images are elsewhere, say where with root=, or leave such "
+    "rows out with check_files=drop."
+)
+
 
 def _is_kind(kind: str, path: Path) -> bool:
     return path.is_file() and KIND_OF_SUFFIX.get(path.suffix.lower()) == kind
 
 
-FORMATS = tuple(
-    Format(
-        kind,
-        ManifestOptions,
-        partial(read_manifest, kind=kind),
-        partial(_is_kind, kind),
-        f"a file *{next(suffix for suffix, of in KIND_OF_SUFFIX.items() if of == kind)}",
-        "Paths are relative to the manifest's folder; if the images are elsewhere, say where with root=, or leave such "
-        "rows out with check_files=drop.",
-    )
-    for kind in ("csv", "tsv", "jsonl", "parquet")
-)
+for _kind in ("csv", "tsv", "jsonl", "parquet"):
+    register_format(
+        _kind,
+        options=ManifestOptions,
+        recognise=partial(_is_kind, _kind),
+        looks_like=f"a file *{next(suffix for suffix, of in KIND_OF_SUFFIX.items() if of == _kind)}",
+        missing_image_fix=_MISSING_IMAGE,
+    )(partial(read_manifest, kind=_kind))
 
 
 def _manifests_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in KIND_OF_SUFFIX)
 
 
-def _read_folder(path: Path, options: ManifestOptions, labels: Sequence[str] | None) -> LabelTable:
+@register_format(
+    "manifest",
+    options=ManifestOptions,
+    recognise=lambda path: path.is_dir() and bool(_manifests_in(path)),
+    looks_like="a folder with one .csv, .tsv, .jsonl or .parquet file",
+    priority=-1,  # datasets with a layout of their own also hold such files
+    missing_image_fix=_MISSING_IMAGE,
+)
+def read_manifest_folder(path: Path, options: ManifestOptions, labels: Sequence[str] | None) -> LabelTable:
+    """The only manifest in a folder."""
     files = [path] if path.is_file() else _manifests_in(path)
     if len(files) != 1:
         raise LabelwiseError(
             f"{path} holds {len(files)} manifests ({', '.join(f.name for f in files)}); name one of them"
         )
     return replace(read_manifest(files[0], options, labels), source=str(files[0]))
-
-
-FOLDER_FORMAT = Format(
-    "manifest",
-    ManifestOptions,
-    _read_folder,
-    lambda path: path.is_dir() and bool(_manifests_in(path)),
-    "a folder with one .csv, .tsv, .jsonl or .parquet file",
-    FORMATS[0].missing_image_fix,
-)

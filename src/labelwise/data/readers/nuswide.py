@@ -13,20 +13,41 @@ import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers import manifest
-from labelwise.data.readers.base import Format, ReaderOptions, read_lines
+from labelwise.data.readers.base import ReaderOptions, read_lines, register_format
 from labelwise.data.table import LabelTable
 
 _IMAGE_FOLDERS = ("Flickr", "images", "Images", "image")
 
 
 class NusWideOptions(ReaderOptions):
-    # concepts: the 81 of the ground truth. tags: the 1,000 users' tags. zero-shot: the tags that are no concept (925)
-    # as "seen", then the concepts as "unseen".
+    """Options of the format `nus-wide`.
+
+    Args:
+        vocabulary: concepts: the 81 of the ground truth. tags: the users' 1,000 tags. zero-shot: the 925 tags that are
+            not concepts as "seen", then the concepts as "unseen".
+        images_folder: Default: Flickr/, images/ or image/ in the folder, else the folder itself.
+        empty: Images without any label.
+    """
+
     vocabulary: Literal["concepts", "tags", "zero-shot"] = "concepts"
-    images_folder: str | None = None  # default: Flickr/, images/ or image/ in the folder, else the folder itself
-    empty: Literal["keep", "drop"] = "keep"  # images without any label
+    images_folder: str | None = None
+    empty: Literal["keep", "drop"] = "keep"
 
 
+def _recognise(path: Path) -> bool:
+    return path.is_dir() and (
+        (path / "ImageList" / "TrainImagelist.txt").is_file() or _zero_shot_files(path) is not None
+    )
+
+
+@register_format(
+    "nus-wide",
+    options=NusWideOptions,
+    recognise=_recognise,
+    looks_like="ImageList/TrainImagelist.txt and Groundtruth/, or data.csv and benchmark_*.json",
+    aliases=["nuswide"],
+    missing_image_fix="Give the images' folder with images_folder=, or leave such images out with check_files=drop.",
+)
 def read_nuswide(path: Path, options: NusWideOptions, labels: Sequence[str] | None) -> LabelTable:
     table = _from_csv(path, options) if _zero_shot_files(path) else _from_text(path, options)
     return table if options.empty == "keep" else table.select(np.diff(table.indptr) > 0)
@@ -128,19 +149,3 @@ def _tag_rows(file: Path, tags: int, kept: list[int]) -> Iterator[npt.NDArray[np
         for line in stream:
             if line.strip():
                 yield np.flatnonzero(_bits(file, line, tags)[kept])
-
-
-def _recognise(path: Path) -> bool:
-    return path.is_dir() and (
-        (path / "ImageList" / "TrainImagelist.txt").is_file() or _zero_shot_files(path) is not None
-    )
-
-
-FORMAT = Format(
-    "nus-wide",
-    NusWideOptions,
-    read_nuswide,
-    _recognise,
-    "ImageList/TrainImagelist.txt and Groundtruth/, or data.csv and benchmark_*.json",
-    "Give the folder of the photos with images_folder=, or leave such images out with check_files=drop.",
-)

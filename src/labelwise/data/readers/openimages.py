@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.readers.base import Format, ReaderOptions, read_lines, unique_names
+from labelwise.data.readers.base import ReaderOptions, read_lines, register_format, unique_names
 from labelwise.data.strings import CodedStrings, PackedStrings
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
 
@@ -27,11 +27,32 @@ _VALUE_OF_RANK = np.array([PRESENT, ABSENT, PRESENT], np.int8)
 
 
 class OpenImagesOptions(ReaderOptions):
-    images_folder: str | None = None  # holds train/, validation/, test/; default: the folder itself
-    classes: Literal["auto", "trainable", "all"] = "auto"  # auto: the trainable ones if their file is there
-    machine_threshold: float | None = None  # machine labels at least this sure count as present; none: not read
+    """Options of the format `openimages`.
+
+    Args:
+        images_folder: Holds train/, validation/ and test/. Default: the folder itself.
+        classes: Which labels. "auto": the trainable ones if their file is there.
+        machine_threshold: Machine labels with at least this confidence count as present. None: they are not read.
+    """
+
+    images_folder: str | None = None
+    classes: Literal["auto", "trainable", "all"] = "auto"
+    machine_threshold: float | None = None
 
 
+def _recognise(path: Path) -> bool:
+    return path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv"))
+
+
+@register_format(
+    "openimages",
+    options=OpenImagesOptions,
+    recognise=_recognise,
+    looks_like="*-annotations-human-imagelabels.csv and train/<ImageID>.jpg",
+    aliases=["open-images"],
+    missing_image_fix="Give the folder that holds train/, validation/, test/ with images_folder=, or leave it out with "
+    "check_files=drop.",
+)
 def read_openimages(path: Path, options: OpenImagesOptions, labels: Sequence[str] | None) -> LabelTable:
     files = {split: _label_files(path, split, options.machine_threshold is not None) for split in _SPLITS}
     if not any(files.values()):
@@ -154,17 +175,3 @@ def _rank(confidence: float, is_machine: bool, threshold: float | None) -> int |
     if confidence not in (0.0, 1.0):
         raise ValueError(f"a human label has confidence 0 or 1, not {confidence}")
     return _HUMAN_PRESENT if confidence == 1.0 else _HUMAN_ABSENT
-
-
-def _recognise(path: Path) -> bool:
-    return path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv"))
-
-
-FORMAT = Format(
-    "openimages",
-    OpenImagesOptions,
-    read_openimages,
-    _recognise,
-    "*-annotations-human-imagelabels.csv and train/<ImageID>.jpg",
-    "Give the folder that holds train/, validation/, test/ with images_folder=, or leave it out with check_files=drop.",
-)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.data.readers.base import is_image
+from labelwise.data.images import is_image
 
 PREDICTION_COLUMNS = ("image", "labels", "scores")  # of what `labelwise predict --csv` writes, names between |
 _DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers.base import Format, ReaderOptions, read_lines
+from labelwise.data.readers.base import ReaderOptions, read_lines, register_format
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 # fmt: off
@@ -26,12 +26,34 @@ _VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 
 
 class VocOptions(ReaderOptions):
-    year: str | None = None  # needed only where a devkit holds several
-    difficult: Literal["unknown", "present", "absent"] = "unknown"  # a label that occurs only as a difficult object
-    annotations: Literal["auto", "xml", "imagesets"] = "auto"  # auto: the lists if they are there, they read faster
-    annotations_folder: str | None = None  # XML files elsewhere than in Annotations/
+    """Options of the format `voc`.
+
+    Args:
+        year: Needed only if a devkit holds several.
+        difficult: The value of a label that occurs only as a difficult object.
+        annotations: What is read. "auto": the lists if they are there, because they read faster.
+        annotations_folder: The XML files, if they are not in Annotations/.
+    """
+
+    year: str | None = None
+    difficult: Literal["unknown", "present", "absent"] = "unknown"
+    annotations: Literal["auto", "xml", "imagesets"] = "auto"
+    annotations_folder: str | None = None
 
 
+def _recognise(path: Path) -> bool:
+    return path.is_dir() and any(
+        _is_year_folder(folder) for folder in (path, *path.glob("VOC[0-9]*"), *path.glob("VOCdevkit/VOC[0-9]*"))
+    )
+
+
+@register_format(
+    "voc",
+    options=VocOptions,
+    recognise=_recognise,
+    looks_like="VOC2007/ImageSets/Main and VOC2007/JPEGImages",
+    aliases=["pascal-voc"],
+)
 def read_voc(path: Path, options: VocOptions, labels: Sequence[str] | None) -> LabelTable:
     root = _year_folder(path, options.year)
     lists = root / "ImageSets" / "Main"
@@ -55,7 +77,9 @@ def _year_folder(path: Path, year: str | None) -> Path:
     devkit = path / "VOCdevkit" if (path / "VOCdevkit").is_dir() else path
     years = sorted(folder.name.removeprefix("VOC") for folder in devkit.glob("VOC*") if _is_year_folder(folder))
     if not years:
-        raise LabelwiseError(f"{path} is no VOC devkit: looked for VOC2007/ImageSets/Main or VOC2007/Annotations in it")
+        raise LabelwiseError(
+            f"{path} is not a VOC devkit: it holds neither VOC2007/ImageSets/Main nor VOC2007/Annotations"
+        )
     if year is None:
         if len(years) > 1:
             raise LabelwiseError(
@@ -172,12 +196,3 @@ def _objects(file: Path) -> list[tuple[str, bool]]:
     if any(not name for name, _ in objects):
         raise LabelwiseError(f"{file}: an object has no name; correct the annotation")
     return objects
-
-
-def _recognise(path: Path) -> bool:
-    return path.is_dir() and any(
-        _is_year_folder(folder) for folder in (path, *path.glob("VOC[0-9]*"), *path.glob("VOCdevkit/VOC[0-9]*"))
-    )
-
-
-FORMAT = Format("voc", VocOptions, read_voc, _recognise, "VOC2007/ImageSets/Main and VOC2007/JPEGImages")
