@@ -13,8 +13,7 @@ from labelwise.analysis.experts import ExpertUse, expert_use, recorded_use, row_
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
-from labelwise.heads import create
-from labelwise.heads.weights import GateMeter
+from labelwise.heads import GateMeter, create
 from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.reports.expert_sections import expert_figures, expert_words, most_particular, write_experts
 from labelwise.training import load_recipe

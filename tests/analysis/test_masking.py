@@ -40,7 +40,7 @@ class Corner(nn.Module):
         maps = torch.zeros(len(features), 1, self.labels, 8, 8)
         here = slice(0, 4) if self.honest else slice(4, 8)
         maps[..., here, here] = 1 / 16
-        return HeadDetails(self(features), (maps,), (), None, torch.arange(self.labels))
+        return HeadDetails(self(features), torch.arange(self.labels), attention_layers=(maps,))
 
 
 class Shrunk(nn.Module):

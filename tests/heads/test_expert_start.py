@@ -8,8 +8,7 @@ from torch import Tensor
 
 from labelwise import heads
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.expert_banks import LinearBank
-from labelwise.heads.experts import HybridSharing, HybridSharingLayer
+from labelwise.heads.experts import HybridSharing, HybridSharingLayer, LinearBank
 
 
 def signal(start: str, shared_experts: int) -> float:

@@ -12,8 +12,7 @@ from labelwise import heads
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.expert_banks import LinearBank, ModuleBank
-from labelwise.heads.experts import HybridSharing
+from labelwise.heads.experts import HybridSharing, LinearBank, ModuleBank
 from tests.oracles.literal import literal_copy
 
 LABELS, DIM, BATCH = 7, 12, 3

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from labelwise import heads
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads import QueryHead, preset, regroup, relabelled, with_options, with_random_targets
-from labelwise.heads.words import bound_options
+from labelwise.heads import QueryHead, preset, with_options, with_random_targets
+from labelwise.heads.queries import regroup
 
 CHANNELS, DIM, WORD_DIM = 12, 16, 6
 POOL = torch.randn(14, WORD_DIM, generator=torch.Generator().manual_seed(3))  # word vectors of 14 names: "0" to "13"
@@ -42,13 +42,7 @@ def word_head(kind: str = "full", labels: int = KNOWN, **more: Any) -> QueryHead
 
 def for_labels(head: QueryHead, numbers: list[int]) -> QueryHead:
     """What `LabelModel.with_labels` does, for labels whose names are numbers."""
-    slots = None
-    if head.label_slot is not None:
-        names = [str(n) for n in range(head.labels)]
-        slots = regroup(names, head.label_slot.tolist(), [str(n) for n in numbers], head.group_size, seed=0)
-    other = relabelled(head, POOL[numbers], slots)
-    assert isinstance(other, QueryHead)
-    return other
+    return head.relabelled([str(n) for n in range(head.labels)], [str(n) for n in numbers], POOL[numbers])
 
 
 MAPS = torch.randn(2, CHANNELS, 3, 4, generator=torch.Generator().manual_seed(5))
@@ -112,8 +106,7 @@ def test_a_head_made_for_labels_equals_one_that_was_given_them(kind: str) -> Non
 def test_more_labels_than_the_preset_has_groups_still_get_a_query_each() -> None:
     """ml-decoder has at most 100 queries by default: nine labels have their own, and so do 120 later."""
     head = word_head()
-    other = relabelled(head, POOL[:1].expand(120, -1))
-    assert isinstance(other, QueryHead)
+    other = head.relabelled([str(n) for n in range(KNOWN)], [str(n) for n in range(120)], POOL[:1].expand(120, -1))
     assert (other.groups, other.group_size) == (120, 1)
     torch.testing.assert_close(other(MAPS)[:, 119], head(MAPS)[:, 0], atol=1e-5, rtol=1e-4)
 
@@ -171,23 +164,25 @@ def test_the_size_of_made_experts_does_not_depend_on_the_number_of_labels() -> N
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("gap", {}, ["head=ml-decoder", "queries=words", "classifier=shared"]),
-        ("hsq", {}, ["queries=words", "task_weights=query", "gate_weights=query", "classifier=shared"]),
-        ("hsq", {**FULL, "task_experts": 0}, ["gate_weights=query"]),
+        ("gap", {}, ["head", "head.queries", "head.classifier"]),
+        ("hsq", {}, ["head.queries", "head.task_weights", "head.gate_weights", "head.classifier"]),
+        ("hsq", {**FULL, "task_experts": 0}, ["head.gate_weights"]),
         ("hsq", {**FULL, "task_experts": 0, "shared_experts": 1}, []),
         ("hsq-linear", FULL, []),
         ("ml-decoder", {"queries": "words", "classifier": "words"}, []),
     ],
 )
 def test_what_ties_a_head_to_its_labels(name: str, options: dict[str, Any], expected: list[str]) -> None:
-    assert bound_options(with_options(preset(name), options, name)) == expected
+    config = with_options(preset(name), options, name)
+    assert list(config.bound_options) == expected
+    assert config.takes_new_labels == (not expected)
 
 
 def test_a_head_with_weights_of_labels_says_what_to_train_instead() -> None:
     head = heads.create("ml-decoder", in_features=CHANNELS, labels=5, dim=16, queries="words", word_vectors=POOL[:5])
-    message = r"a change of labels needs a head that takes any.* --set head\.classifier=shared"
-    with pytest.raises(LabelwiseError, match=message):
-        relabelled(head, POOL, None)
+    with pytest.raises(LabelwiseError, match="a change of labels needs a head that takes new labels") as caught:
+        head.relabelled(list("abcde"), list("abc"), POOL[:3])
+    assert "(--set head.classifier=shared --set model.words=package:glove-50d)" in caught.value.for_command_line()
 
 
 # ---- query augmentation
@@ -247,11 +242,11 @@ def test_a_random_query_is_a_further_column_that_is_present() -> None:
     [
         ("ml-decoder", {"query_noise": 0.1}, "are for word queries; set queries=words"),
         ("ml-decoder", {"random_queries": 3}, "are for word queries; set queries=words"),
-        ("ml-decoder", {"queries": "words", "random_queries": 3}, "random_queries needs a head that takes any labels"),
+        ("ml-decoder", {"queries": "words", "random_queries": 3}, "random_queries needs a head that takes new labels"),
         ("hsq", {"task_weights": "query", "expert": "mlp"}, "only linear experts can be made"),
         ("hsq", {"task_weights": "query", "wiring": "progressive"}, "set wiring=paper"),
-        ("ml-decoder", {"groups": 2, "group_size": 4}, "2 groups of 4 have no place for 9 labels"),
-        ("ml-decoder", {"label_slot": torch.arange(9)}, "has a query for each; set groups"),
+        ("ml-decoder", {"groups": 2, "group_size": 4}, "2 groups of 4 have no room for 9 labels"),
+        ("ml-decoder", {"label_slot": torch.arange(9)}, "has a query for each label; set groups"),
         ("ml-decoder", {"groups": 3, "label_slot": torch.zeros(9)}, "9 different numbers from 0 to 8"),
         ("ml-decoder", {"groups": 3, "label_slot": torch.arange(8)}, "9 different numbers"),
         ("ml-decoder", {"groups": 3, "label_slot": torch.arange(1, 10)}, "9 different numbers"),

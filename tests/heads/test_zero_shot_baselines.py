@@ -44,7 +44,7 @@ def test_conse_mixes_the_words_of_the_surest_labels(top: int) -> None:
     head = heads.create("conse", in_features=CHANNELS, labels=LABELS, word_vectors=WORDS, top=top).eval()
     assert isinstance(head, ConseHead)
     x, asked = torch.randn(3, CHANNELS, 2, 2), torch.randn(5, 7)
-    other = heads.relabelled(head, asked, None)
+    other = head.relabelled(list("abcdefghijklm"), list("vwxyz"), asked)
     for picture, logits in zip(x, other(x).tolist(), strict=True):
         p = torch.sigmoid(head.classifier.weight @ picture.mean(dim=(1, 2)) + head.classifier.bias).tolist()
         surest = sorted(range(LABELS), key=lambda i: -p[i])[:top]

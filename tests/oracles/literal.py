@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.expert_banks import LinearBank, PerQueryLinear
-from labelwise.heads.experts import HybridSharing, HybridSharingLayer
+from labelwise.heads.experts import HybridSharing, HybridSharingLayer, LinearBank
+from labelwise.heads.layers import PerQueryLinear
 
 
 class LiteralLayer(nn.Module):

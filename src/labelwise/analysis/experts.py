@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.heads.config import QueryHeadConfig
-from labelwise.heads.query_head import QueryHead
-from labelwise.heads.weights import GateMeter
+from labelwise.heads import GateMeter
 from labelwise.model.config import ModelConfig
 from labelwise.model.folder import find_folder, read_config
 from labelwise.model.model import LabelModel
@@ -199,7 +197,6 @@ def expert_use(
         predict_logits(model, table, **inference)
     total = meter.total()
     assert total is not None
-    assert isinstance(model.head, QueryHead)
     names = row_names(model.labels, model.head.label_query.cpu().numpy())
     weights = in_figure_order(total.numpy() / meter.images, shared)
     history = () if run is None else _history(Path(run), shared)
@@ -248,11 +245,8 @@ def row_names(labels: tuple[str, ...], label_query: NDArray[np.int64]) -> tuple[
 
 def shared_experts(config: ModelConfig) -> int | None:
     """n_s; None if there are no gates."""
-    head = config.head
-    if not isinstance(head, QueryHeadConfig) or head.experts.experts != "hybrid":
-        return None
-    both = head.experts.shared_experts + head.experts.task_experts
-    return head.experts.shared_experts if both > 1 else None
+    counts = config.head.expert_counts
+    return None if counts is None else counts[1]
 
 
 def _history(run: Path, shared: int) -> tuple[tuple[int, Doubles], ...]:

@@ -14,7 +14,6 @@ from torch import Tensor
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.features.compute import evaluating
 from labelwise.heads import list_heads, preset
-from labelwise.heads.config import CsraConfig, QueryHeadConfig
 from labelwise.loading.augment import eval_transform
 from labelwise.model.model import LabelModel
 
@@ -41,12 +40,10 @@ def grad_cam(model: LabelModel, images: Tensor, labels: Tensor) -> Tensor:
 
 Method = Literal["attention", "grad-cam"]
 
-_WITH_ATTENTION = (QueryHeadConfig, CsraConfig)
-
 
 def natural_method(model: LabelModel) -> Method:
     """Attention where the head has any; a head that pools the map evenly has none, so Grad-CAM."""
-    return "attention" if isinstance(model.config.head, _WITH_ATTENTION) else "grad-cam"
+    return "attention" if model.config.head.has_attention else "grad-cam"
 
 
 def label_maps(
@@ -69,8 +66,8 @@ def label_maps(
             raise LabelwiseError("Grad-CAM knows neither layers nor attention heads; leave --layer and --head out")
         maps = grad_cam(model, images, labels)
         return maps / maps.sum(dim=(2, 3), keepdim=True).clamp(min=1e-12)
-    if not isinstance(model.config.head, _WITH_ATTENTION):
-        able = ", ".join(name for name in list_heads() if isinstance(preset(name), _WITH_ATTENTION))
+    if not model.config.head.has_attention:
+        able = ", ".join(name for name in list_heads() if preset(name).has_attention)
         raise LabelwiseError(
             f"a model with the head {model.config.head.kind!r} has no attention to show; use --method grad-cam "
             f"(heads that have: {able})"

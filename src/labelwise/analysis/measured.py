@@ -87,9 +87,7 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
     from labelwise.analysis.experts import in_figure_order, row_names
     from labelwise.evaluation.inference import predict_logits
     from labelwise.features import FeatureCache
-    from labelwise.heads.config import QueryHeadConfig
-    from labelwise.heads.query_head import QueryHead
-    from labelwise.heads.weights import GateMeter
+    from labelwise.heads import GateMeter
     from labelwise.model.complexity import measure_complexity
 
     model = run.model()
@@ -118,8 +116,9 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
             features=features,
         )
     experts, gates = None, meter.total()
-    if gates is not None and isinstance(model.head, QueryHead) and isinstance(model.config.head, QueryHeadConfig):
-        shared = model.config.head.experts.shared_experts
+    counts = model.config.head.expert_counts
+    if gates is not None and counts is not None:
+        _, shared = counts
         names = row_names(model.labels, model.head.label_query.cpu().numpy())
         weights = in_figure_order(gates.numpy() / meter.images, shared)
         experts = ExpertUse(names, weights, shared, meter.images)

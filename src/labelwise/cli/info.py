@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from labelwise.cli.common import parse_options
-from labelwise.heads.config import QueryHeadConfig
-from labelwise.heads.registry import list_heads, option_parts, preset
+from labelwise.heads import list_heads, preset
 
 
 def heads(name: str = "*", /) -> None:
@@ -26,28 +26,23 @@ def heads(name: str = "*", /) -> None:
     names = list_heads(name)
     if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
         config = preset(name)
-        table = Table("part", "option", "value", title=f"head {name}: change any option with --set OPTION=VALUE")
-        for option, part in option_parts(config).items():
-            value = getattr(config if part is None else getattr(config, part), option)
-            table.add_row(part or "", option, str(value))
+        table = Table(
+            "part", "option", "value", "meaning", title=f"head {name}: change any option with --set OPTION=VALUE"
+        )
+        for option, part in config.option_parts().items():
+            owner = config if part is None else getattr(config, part)
+            table.add_row(part or "", option, str(getattr(owner, option)), Text(owner.field_docs().get(option, "")))
         console.print(table)
         return
-    table = Table(
-        "head", "tokens", "queries", "decoder", "experts", title="heads (labelwise heads NAME shows all options)"
-    )
+    table = Table("head", "what it is", "attention", "experts", title="heads (labelwise heads NAME shows all options)")
     for found in names:
         config = preset(found)
-        if isinstance(config, QueryHeadConfig):
-            table.add_row(
-                found,
-                f"{config.tokens.encoder_layers} encoder layers, {config.tokens.dim or 'C'} wide",
-                f"{config.queries.queries}, {config.queries.groups or 'one per label'}",
-                f"{config.decoder.decoder_layers} layers, first block {config.decoder.first_block}",
-                config.experts.experts,
-            )
-        else:
-            table.add_row(found, "-", "-", "-", "-")
+        table.add_row(found, config.summary, _yes(config.has_attention), _yes(config.has_experts))
     console.print(table)
+
+
+def _yes(ability: bool) -> str:
+    return "yes" if ability else ""
 
 
 def backbones(pattern: str = "*", /) -> None:

@@ -30,6 +30,16 @@ class Config(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise _readable(error, where, cls) from None
+        except LabelwiseError as error:  # from a field that checks itself, such as the options of a registered head
+            raise LabelwiseError(f"{where}: {error.message}", options=error.options) from None
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """What the class docstring's `Args:` say about each field, on one line each."""
+        import docstring_parser
+
+        found = docstring_parser.parse(cls.__doc__ or "").params
+        return {part.arg_name: " ".join((part.description or "").split()) for part in found}
 
 
 def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> LabelwiseError:

@@ -28,16 +28,16 @@ class LabelwiseError(Exception):
         self.message, self.options = message, dict(options or {})
 
     def __str__(self) -> str:
-        return self._with(_as_argument)
+        return self._with(_as_argument, ", ")
 
     def for_command_line(self) -> str:
         """The same line with the options as flags."""
-        return self._with(_as_flag)
+        return self._with(_as_flag, " ")
 
-    def _with(self, render: Callable[[str, object], str]) -> str:
+    def _with(self, render: Callable[[str, object], str], between: str) -> str:
         if not self.options:
             return self.message
-        return f"{self.message} ({', '.join(render(name, value) for name, value in self.options.items())})"
+        return f"{self.message} ({between.join(render(name, value) for name, value in self.options.items())})"
 
 
 def _as_argument(name: str, value: object) -> str:

@@ -164,7 +164,7 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     distances from them; `decide` says which labels apply.
 
     >>> from labelwise.backbones import BackboneConfig
-    >>> from labelwise.heads.config import GapConfig
+    >>> from labelwise.heads.gap import GapConfig
     >>> from labelwise.data.preprocessing import Preprocessing
     >>> parts = {"backbone": BackboneConfig(name="resnet10t"), "head": GapConfig(), "preprocessing": Preprocessing()}
     >>> config = ModelConfig(**parts, labels=("cat", "dog"), temperature=2.0, thresholds=(0.5, 0.75))

@@ -19,7 +19,6 @@ from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, describe_model
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
-from labelwise.heads.query_head import QueryHead
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.precision_recall import f1
 from labelwise.metrics.ranking import Bytes, Floats
@@ -157,9 +156,9 @@ def evaluate_zero_shot(
     targets = matched.targets(general.rows)  # [m, N]
     first = len(model.labels)
     among_seen, hidden_targets = general.logits[:, first:], targets[:, first:]
-    if labels_are_independent(model):
-        alone = among_seen
-    else:
+    # An unseen label's logit is the same with and without the seen ones, unless labels interact.
+    alone = among_seen
+    if model.config.head.labels_interact:
         alone = predict_logits(model.with_labels(unseen), table, **inference).logits
     relative = relative_to_seen(among_seen, general.logits[:, :first])
     return ZeroShotEvaluation(
@@ -182,14 +181,6 @@ def seen_and_unseen(model: LabelModel, unseen: Sequence[str]) -> tuple[str, ...]
         if name in model.labels:
             raise LabelwiseError(f"the model was trained on {name!r}: it is not an unseen label")
     return (*model.labels, *unseen)
-
-
-def labels_are_independent(model: LabelModel) -> bool:
-    """Whether an unseen label's logit is the same with and without the seen labels.
-
-    Not if queries attend to each other. Labels that share a query do not matter: unseen ones never join a group."""
-    head = model.head
-    return not (isinstance(head, QueryHead) and head.config.decoder.first_block == "self-attention")
 
 
 def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> NDArray[np.float32]:

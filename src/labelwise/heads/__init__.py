@@ -1,33 +1,59 @@
-"""Classification heads as plain PyTorch modules: usable alone, on any feature map."""
+"""Classification heads as plain PyTorch modules: usable alone, on any feature map.
 
-from labelwise.heads.base import HeadDetails
-from labelwise.heads.config import HeadConfig
-from labelwise.heads.expert_banks import register_expert
+`create("hsq", in_features=2048, labels=80)` makes a head; `list_heads()` lists the names. A head of your own is one
+file: see `register_head`.
+"""
+
+from labelwise.heads.base import Head, HeadConfig, HeadDetails, as_tokens, checked_words
+
+# Importing a head's file registers it; this is the order in which they are listed.
+# isort: off
+from labelwise.heads.gap import GapHead
+from labelwise.heads.csra import CsraHead
+from labelwise.heads.query_head import QueryHead
+from labelwise.heads.conse import ConseHead
+from labelwise.heads.fast0tag import Fast0TagHead
+
+# isort: on
+from labelwise.heads.experts import GateMeter, register_expert
 from labelwise.heads.optimize import optimize
 from labelwise.heads.queries import with_random_targets
-from labelwise.heads.query_head import QueryHead
-from labelwise.heads.registry import Head, build, create, list_heads, preset, with_options
-from labelwise.heads.relabel import WordHead, regroup, relabelled
+from labelwise.heads.registry import (
+    AnyHeadConfig,
+    build,
+    create,
+    list_heads,
+    parse_config,
+    preset,
+    register_head,
+    unregister_head,
+    with_options,
+)
 from labelwise.heads.weights import load_ml_decoder
-from labelwise.heads.words import require_word_head, uses_words
 
 __all__ = [
+    "AnyHeadConfig",
+    "ConseHead",
+    "CsraHead",
+    "Fast0TagHead",
+    "GapHead",
+    "GateMeter",
     "Head",
     "HeadConfig",
     "HeadDetails",
     "QueryHead",
-    "WordHead",
+    "as_tokens",
     "build",
+    "checked_words",
     "create",
     "list_heads",
     "load_ml_decoder",
     "optimize",
+    "parse_config",
     "preset",
     "register_expert",
-    "regroup",
-    "relabelled",
-    "require_word_head",
-    "uses_words",
+    "register_head",
+    "unregister_head",
     "with_options",
     "with_random_targets",
 ]

@@ -1,21 +1,136 @@
-"""What a head can tell beside its logits: where each query looked and which experts each label relied on."""
+"""What every head is: a config with its options and abilities, and a module from feature maps to logits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Annotated, Any, Self
 
-from torch import Tensor
+import torch
+from pydantic import Field
+from torch import Tensor, nn
 
+from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class HeadConfig(Config):
+    """The options of a head. A subclass has a kind of its own (`kind: str = "mine"`) and its options.
+
+    The properties tell what a head with these options can do; everything outside `heads` asks them, never the class.
+
+    Args:
+        kind: The name under which the head is registered and saved.
+    """
+
+    kind: str
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether `details` shows where the head looked for each label."""
+        return False
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether labels are answered by queries, which they may share (`label_slot`)."""
+        return False
+
+    @property
+    def query_groups(self) -> int | None:
+        """The number of queries that labels share; None: no queries, or one for each label."""
+        return None
+
+    @property
+    def expert_counts(self) -> tuple[int, int] | None:
+        """How many experts the gates choose among for each label, its own and shared ones; None: no gates."""
+        return None
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether `details` shows on which experts each label relies."""
+        return self.expert_counts is not None
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether the head is built from the labels' word vectors, its argument `word_vectors`."""
+        return False
+
+    @property
+    def bound_options(self) -> dict[str, str]:
+        """The settings that tie the head to the labels it was trained on, each with the value that does not."""
+        return {} if self.takes_words else {"head": "ml-decoder", "head.queries": "words", "head.classifier": "shared"}
+
+    @property
+    def takes_new_labels(self) -> bool:
+        """Whether the labels may change after training (`Head.relabelled`)."""
+        return not self.bound_options
+
+    @property
+    def labels_interact(self) -> bool:
+        """Whether a label's logit depends on which other labels there are."""
+        return False
+
+    @property
+    def unused_options(self) -> set[str]:
+        """Options that change nothing, given the others."""
+        return set()
+
+    @property
+    def summary(self) -> str:
+        """One line for a list of heads."""
+        return (self.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    def option_parts(cls) -> dict[str, str | None]:
+        """Every option by its plain name, and the part of the config it belongs to; None: the config itself.
+
+        >>> from labelwise import heads
+        >>> parts = heads.preset("hsq").option_parts()
+        >>> parts["dim"], parts["shared_experts"], heads.preset("gap").option_parts()
+        ('tokens', 'experts', {'dropout': None})
+        """
+        parts: dict[str, str | None] = {}
+        for name, info in cls.model_fields.items():
+            if isinstance(info.annotation, type) and issubclass(info.annotation, Config):
+                parts |= dict.fromkeys(info.annotation.model_fields, name)
+            elif name != "kind":
+                parts[name] = None
+        return parts
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """`options` under today's names, where they have changed: old recipes and models stay readable."""
+        return dict(options)
+
+    def require_new_labels(self, what: str) -> None:
+        """Raise if the labels cannot change after training, with the settings of a head whose labels can."""
+        if self.bound_options:
+            raise LabelwiseError(
+                f"{what} needs a head that takes new labels; train one as the zero-shot guide shows",
+                options={**self.bound_options, "model.words": "package:glove-50d"},
+            )
 
 
 @dataclass(frozen=True)
 class HeadDetails:
-    logits: Tensor  # [B, N]
-    attention_layers: tuple[Tensor, ...]  # per decoder layer [B, heads, K, H, W], rows sum to 1 over H, W
-    gates: tuple[Tensor, ...]  # per expert layer [B, K, n_t + n_s]: the label's own experts first, then the shared ones
-    shared: Tensor | None  # [B, K, d_o], HSQ's O_s, when `shared_stream` is on
-    label_query: Tensor  # [N], the query that answers for each label
+    """A head's logits with what led to them.
+
+    Args:
+        logits: [B, N].
+        label_query: [N], the query that answers for each label.
+        attention_layers: For each decoder layer [B, heads, K, H, W]; sums to 1 over H, W.
+        gates: For each expert layer [B, K, n_t + n_s]: the query's own experts first, then the shared ones.
+        shared: [B, K, d_o], HSQ's O_s, if `shared_stream` is on.
+    """
+
+    logits: Tensor
+    label_query: Tensor
+    attention_layers: tuple[Tensor, ...] = ()
+    gates: tuple[Tensor, ...] = ()
+    shared: Tensor | None = None
 
     @property
     def attention(self) -> Tensor:
@@ -28,9 +143,90 @@ class HeadDetails:
         return self.attention[:, self.label_query]
 
 
+class Head(nn.Module):
+    """The base class of heads: a map [B, C, H, W] or tokens [B, T, C] -> logits [B, N].
+
+    A head of your own is a subclass with `__init__` and `forward`, registered with its config by `register_head`.
+    `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, and
+    `fold_constants` if a part of the work does not depend on the image. If the config says `takes_words`, `__init__`
+    also gets `word_vectors` and keeps them as a buffer (`checked_words`).
+
+    Args:
+        config: The head's options.
+        in_features: C, the channels of the feature map.
+        labels: N, the number of labels.
+    """
+
+    config: HeadConfig
+    word_vectors: Tensor | None  # [N, d_w]; None: the head does not use words, or they are folded in
+
+    def __init__(self, config: HeadConfig, in_features: int, labels: int) -> None:
+        super().__init__()
+        self.config, self.in_features, self.labels = config, in_features, labels
+        self.register_buffer("word_vectors", None)
+
+    @property
+    def has_attention(self) -> bool:
+        return self.config.has_attention
+
+    @property
+    def has_experts(self) -> bool:
+        return self.config.has_experts
+
+    @property
+    def takes_words(self) -> bool:
+        return self.config.takes_words
+
+    @property
+    def label_query(self) -> Tensor:
+        """The query that answers for each label, [N]."""
+        like = next(chain(self.parameters(), self.buffers()), None)
+        return torch.arange(self.labels, device=None if like is None else like.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def details(self, x: Tensor) -> HeadDetails:
+        """The logits with attention and gates, if the head has any."""
+        return HeadDetails(self(x), self.label_query)
+
+    def fold_constants(self, tokens: int) -> None:
+        """Compute once, in place, what does not depend on the image. `heads.optimize` calls it on a copy in evaluation
+        mode, which need not be trained or saved; `tokens` is the number of tokens to be fastest for."""
+
+    def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
+        """A head for the labels `after` with these weights (the same memory, no copy).
+
+        Args:
+            before: The names of this head's labels.
+            after: Any names, in any number and order.
+            word_vectors: Theirs, [len(after), d_w].
+        """
+        return self._rebuilt(self.config, len(after), word_vectors)
+
+    def relabelling_words(self) -> Tensor:
+        """The word vectors [N, d_w] of today's labels; raises if the labels cannot change."""
+        self.config.require_new_labels("a change of labels")
+        if self.word_vectors is None:
+            raise LabelwiseError("an optimized head is fixed to its labels; change them first, then optimize")
+        return self.word_vectors
+
+    def _rebuilt(self, config: HeadConfig, labels: int, word_vectors: Tensor, **buffers: Tensor) -> Self:
+        known = self.relabelling_words()
+        if word_vectors.shape != (labels, known.shape[1]):
+            raise LabelwiseError(f"word_vectors must be {[labels, known.shape[1]]}, not {list(word_vectors.shape)}")
+        buffers["word_vectors"] = word_vectors.to(known)
+        make: Callable[..., Self] = type(self)
+        # On the meta device nothing is allocated or drawn at random: a new list of labels costs milliseconds.
+        with torch.device("meta"):
+            other = make(config, self.in_features, labels, **buffers)
+        other.load_state_dict({**self.state_dict(), **buffers}, assign=True)
+        return other.train(self.training)
+
+
 @dataclass
 class Recorder:
-    """Handed down through the modules of a head; each adds what it saw."""
+    """Handed down through the modules of a head; each adds what `details` will show."""
 
     attention: list[Tensor] = field(default_factory=list)  # [B, heads, K, T]
     gates: list[Tensor] = field(default_factory=list)  # [K, B, n_t + n_s]
@@ -38,7 +234,12 @@ class Recorder:
 
 
 def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | None]:
-    """Tokens [B, T, C], and the grid (H, W) they come from if it is known."""
+    """Tokens [B, T, C] of a map [B, C, H, W] or of tokens, and the grid (H, W) they come from if it is known.
+
+    >>> tokens, grid = as_tokens(torch.zeros(2, 8, 3, 4), in_features=8)
+    >>> list(tokens.shape), grid
+    ([2, 12, 8], (3, 4))
+    """
     if x.dim() == 4 and x.shape[1] == in_features:
         return x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3])
     if x.dim() == 3 and x.shape[2] == in_features:
@@ -46,3 +247,14 @@ def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | No
     raise LabelwiseError(
         f"this head takes a map [B, {in_features}, H, W] or tokens [B, T, {in_features}], not {list(x.shape)}"
     )
+
+
+def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:
+    """The word vectors [N, d_w] to keep as a buffer: as given, or zeros to be filled from a state dict."""
+    if word_dim is None:
+        raise LabelwiseError("heads on words need word_vectors, a tensor [labels, length] with one row for each label")
+    if vectors is None:
+        return torch.zeros(labels, word_dim)
+    if vectors.shape != (labels, word_dim):
+        raise LabelwiseError(f"word_vectors must be [{labels}, {word_dim}], not {list(vectors.shape)}")
+    return vectors.detach().float().clone()

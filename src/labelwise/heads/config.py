@@ -1,45 +1,61 @@
-"""Typed options of the heads, one small config per part.
+"""The options of the query head, one small config for each of its five parts.
 
-Option names are unique across the five parts of a query head, so that a user writes `shared_experts=16` instead of
+Option names are unique across the parts, so that a user writes `shared_experts=16` instead of
 `experts.shared_experts=16`; `tests/heads/test_registry.py` keeps them unique.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from labelwise.core.config import Config
-
-Probability = Annotated[float, Field(ge=0, lt=1)]
+from labelwise.heads.base import HeadConfig, Probability
 
 
 class TokensConfig(Config):
-    """Backbone map [B, C, H, W] -> tokens [B, T, D]."""
+    """Backbone map [B, C, H, W] -> tokens [B, T, D].
 
-    dim: PositiveInt | None = None  # D; None: as many as the backbone's channels, the papers' choice
-    token_relu: bool = False  # ReLU after the projection (ML-Decoder)
-    # 2-D sine positions: none, added once to the tokens (standard transformer), or to every attention's keys (DETR)
+    Args:
+        dim: D. None: the backbone's channels, as in the papers.
+        token_relu: ReLU after the projection (ML-Decoder).
+        positions: 2-D sine positions. none; input: added once to the tokens (standard transformer); keys: added to the
+            keys of every attention (DETR).
+        encoder_layers: N_e.
+        token_dropout: The share of tokens that a training step drops, drawn for each image. Not in the papers: half of
+            the tokens do as well as all in half the time (docs/research/study.md).
+    """
+
+    dim: PositiveInt | None = None
+    token_relu: bool = False
     positions: Literal["none", "input", "keys"] = "none"
-    encoder_layers: NonNegativeInt = 0  # N_e
-    # Ours, not the papers': the share of tokens that a training step leaves out, others for each image. Half of them do
-    # as well as all and take half the time (docs/research/study.md)
+    encoder_layers: NonNegativeInt = 0
     token_dropout: Probability = 0.0
 
 
 class QueriesConfig(Config):
-    """Where the K queries come from."""
+    """Where the K queries come from, and which labels share one.
+
+    Args:
+        queries: learnable; random: drawn once and fixed (ML-Decoder); words: a projection of the labels' word vectors.
+        groups: K. None: one query per label. At most the number of labels.
+        group_size: g, the labels that fit into a group. None: ceil(labels / K). With word queries it cannot change
+            after training, because each label gets D / g numbers of its query (ML-Decoder eq. 5).
+        group_seed: Assigns labels to groups at random. None: in the given order.
+        word_dim: Length of the word vectors, if queries or classifier use them.
+        query_noise: Deviation of the noise on word vectors in training, relative to their size (ML-Decoder 2.3.3).
+        random_queries: Extra queries of random words in every training batch, whose target is "present"
+            (ML-Decoder 2.3.3).
+    """
 
     queries: Literal["learnable", "random", "words"] = "learnable"
-    groups: PositiveInt | None = None  # K; None: one query per label. More groups than labels: one per label
-    # g, places in each group; None: ceil(labels / K). Word queries fix it for good: eq. 5 gives a label D / g numbers
+    groups: PositiveInt | None = None
     group_size: PositiveInt | None = None
-    group_seed: int | None = 0  # deals the labels into groups at random; None: in the given order
-    word_dim: PositiveInt | None = None  # length of the word vectors, when queries or classifier use them
-    # Query augmentations (ML-Decoder section 2.3.3), in training only and on word queries only
-    query_noise: float = Field(default=0.0, ge=0)  # deviation of the noise on word vectors, relative to their own size
-    random_queries: NonNegativeInt = 0  # extra queries of random words in every batch, whose target is "present"
+    group_seed: int | None = 0
+    word_dim: PositiveInt | None = None
+    query_noise: float = Field(default=0.0, ge=0)
+    random_queries: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _only_words_are_augmented(self) -> Self:
@@ -49,46 +65,69 @@ class QueriesConfig(Config):
 
 
 class DecoderConfig(Config):
-    """N_d layers of (first block) -> cross-attention -> feed-forward. Encoder layers share heads, widths, dropout."""
+    """N_d layers of first block -> cross-attention -> feed-forward. Encoder layers share heads, widths and dropout.
 
-    decoder_layers: PositiveInt = 1  # N_d
-    # What stands before the cross-attention: nothing; the queries' self-attention; or, as in ML-Decoder's reference
-    # code, only the residual and the norm that self-attention leaves behind when it is taken out: norm(q + dropout(q)).
+    Args:
+        decoder_layers: N_d.
+        first_block: What comes before the cross-attention. none; self-attention of the queries; identity: the residual
+            and norm that remain when self-attention is removed, norm(q + dropout(q)), as in ML-Decoder's code.
+        query_role: input: the queries are the decoder's input; position: the input is zero and the queries are added
+            to the query side of every attention (DETR, Q2L).
+        final_norm: Layer norm after the last layer.
+        attention_heads: Of every attention.
+        feedforward: Hidden width of the feed-forward blocks. None: feedforward_ratio x D.
+        feedforward_ratio: Hidden width relative to D, if feedforward is None.
+        dropout: In attention and feed-forward blocks.
+    """
+
+    decoder_layers: PositiveInt = 1
     first_block: Literal["none", "self-attention", "identity"] = "none"
-    # input: the queries are the decoder's input; position: the stream starts at zero and the queries are added to the
-    # query side of every attention (DETR, Q2L)
     query_role: Literal["input", "position"] = "input"
     final_norm: bool = False
     attention_heads: PositiveInt = 8
-    feedforward: PositiveInt | None = None  # hidden width; None: feedforward_ratio x D
+    feedforward: PositiveInt | None = None
     feedforward_ratio: PositiveFloat = 4.0
     dropout: Probability = 0.1
 
 
 class ExpertsConfig(Config):
-    """What refines each query's vector before classification."""
+    """What refines each query's vector before classification.
+
+    Args:
+        experts: none; hybrid: HSQ's hybrid sharing layers; linear: plain layers of the same widths.
+        widths: d_o of each layer.
+        shared_experts: n_s, experts that all labels share.
+        task_experts: n_t, experts of each label alone.
+        task_weights: Where the task experts' weights come from. own: each query has its own (the paper); query: a
+            small network makes them from the query's vector, so that unseen labels get theirs too.
+        gate_weights: Where the gates' weights come from. own and query: as for task_weights; shared: the same for all.
+        weight_rank: Rank of the matrices that are made from queries.
+        wiring: paper: Algorithm 1; progressive: shared experts read the shared stream, as in PLE.
+        gate_hidden: Hidden width of MLP gates. None: linear gates.
+        expert_start: How linear experts start; the paper does not say. alike: one random map plus small differences,
+            so that the gates' average is a signal from the first step on; independent: the experts' signals cancel out
+            in that average at first, which costs accuracy where training is short (docs/research/study.md).
+        expert: linear, mlp, or a name given to `heads.register_expert`.
+        activation: After each expert.
+        shared_stream: Also compute the last layer's shared output O_s, which the logits never read.
+    """
 
     experts: Literal["none", "hybrid", "linear"] = "none"
-    widths: tuple[PositiveInt, ...] = Field(default=(64, 16), min_length=1)  # d_o of each layer
-    shared_experts: NonNegativeInt = 16  # n_s
-    task_experts: NonNegativeInt = 1  # n_t
-    # Where weights come from. own: each query has its own (the paper); shared: all queries have the same; query: a
-    # small network makes them from the query's vector, so that word queries of unseen labels get theirs too
+    widths: tuple[PositiveInt, ...] = Field(default=(64, 16), min_length=1)
+    shared_experts: NonNegativeInt = 16
+    task_experts: NonNegativeInt = 1
     task_weights: Literal["own", "query"] = "own"
     gate_weights: Literal["own", "shared", "query"] = "own"
-    weight_rank: PositiveInt = 32  # of the matrices that are made from queries
+    weight_rank: PositiveInt = 32
     wiring: Literal["paper", "progressive"] = "paper"
-    gate_hidden: PositiveInt | None = None  # None: linear gates; a number: MLP gates with that hidden layer
-    # How linear experts start; the paper does not say. alike: one random map and small differences, so that the gates'
-    # average of n_t + n_s experts is a signal from the first step on, however many there are; independent: in that
-    # average their signals cancel out at first, which costs points where steps are few (docs/research/study.md)
+    gate_hidden: PositiveInt | None = None
     expert_start: Literal["alike", "independent"] = "alike"
-    expert: str = "linear"  # or "mlp", or a name given to heads.register_expert
+    expert: str = "linear"
     activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"
-    shared_stream: bool = False  # also compute the last layer's shared output O_s, which the logits never read
+    shared_stream: bool = False
 
     @model_validator(mode="after")
-    def _some_expert(self) -> Self:
+    def _consistent(self) -> Self:
         if self.shared_experts == 0 and self.task_experts == 0:
             raise ValueError("shared_experts and task_experts cannot both be 0")
         if self.task_experts and self.task_weights == "query":
@@ -103,15 +142,21 @@ class ExpertsConfig(Config):
 
 
 class ClassifierConfig(Config):
-    """K refined queries -> N logits."""
+    """K refined queries -> N logits.
 
-    # group: own weights for every query (with one query per label: one vector per label); shared: the same weights for
-    # every query; words: weights made from the labels' word vectors (ML-Decoder eq. 6)
+    Args:
+        classifier: group: weights of its own for every query (with one query per label: one vector per label); shared:
+            the same weights for every query; words: weights made from the labels' word vectors (ML-Decoder eq. 6).
+        classifier_hidden: Hidden width of an MLP classifier. None: linear.
+    """
+
     classifier: Literal["group", "shared", "words"] = "group"
-    classifier_hidden: PositiveInt | None = None  # a number: an MLP with that hidden layer
+    classifier_hidden: PositiveInt | None = None
 
 
-class QueryHeadConfig(Config):
+class QueryHeadConfig(HeadConfig):
+    """Queries read the feature map by cross-attention: every attention head of both papers."""
+
     kind: Literal["query"] = "query"
     tokens: TokensConfig = TokensConfig()
     queries: QueriesConfig = QueriesConfig()
@@ -119,38 +164,73 @@ class QueryHeadConfig(Config):
     experts: ExpertsConfig = ExpertsConfig()
     classifier: ClassifierConfig = ClassifierConfig()
 
+    @property
+    def has_attention(self) -> bool:
+        return True
 
-class GapConfig(Config):
-    """Global average pooling and a linear layer: the baseline."""
+    @property
+    def has_queries(self) -> bool:
+        return True
 
-    kind: Literal["gap"] = "gap"
-    dropout: Probability = 0.0
+    @property
+    def query_groups(self) -> int | None:
+        return self.queries.groups
 
+    @property
+    def expert_counts(self) -> tuple[int, int] | None:
+        own, shared = self.experts.task_experts, self.experts.shared_experts
+        return (own, shared) if self.experts.experts == "hybrid" and own + shared > 1 else None
 
-class CsraConfig(Config):
-    """Class-specific residual attention (Zhu & Wu, ICCV 2021)."""
+    @property
+    def takes_words(self) -> bool:
+        return self.queries.queries == "words" or self.classifier.classifier == "words"
 
-    kind: Literal["csra"] = "csra"
-    residual_weight: float = Field(default=0.1, ge=0)  # lambda of eq. 5
-    residual_heads: Literal[1, 2, 4, 6, 8] = 1  # how many temperatures (section 3.5)
+    @property
+    def bound_options(self) -> dict[str, str]:
+        """
+        >>> from labelwise.heads import preset
+        >>> preset("ml-decoder").bound_options
+        {'head.queries': 'words', 'head.classifier': 'shared'}
+        """
+        bound = {} if self.queries.queries == "words" else {"head.queries": "words"}
+        if self.experts.experts == "hybrid" and self.experts.task_experts and self.experts.task_weights == "own":
+            bound["head.task_weights"] = "query"
+        if self.has_experts and self.experts.gate_weights == "own":
+            bound["head.gate_weights"] = "query"
+        if self.classifier.classifier == "group":
+            bound["head.classifier"] = "shared"
+        return bound
 
+    @property
+    def labels_interact(self) -> bool:
+        """Only where queries attend to each other. Labels that share a query interact too, but new labels never join
+        a group of the training's labels."""
+        return self.decoder.first_block == "self-attention"
 
-class ConseConfig(Config):
-    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: words of the seen labels, mixed by a classifier."""
+    @property
+    def unused_options(self) -> set[str]:
+        """Options of experts that the head does not have.
 
-    kind: Literal["conse"] = "conse"
-    word_dim: PositiveInt | None = None  # length of the word vectors
-    top: PositiveInt = 10  # T, how many of the surest labels are mixed
-    seen_labels: PositiveInt | None = None  # that the classifier knows; None: all labels
+        >>> from labelwise.heads import preset
+        >>> preset("q2l").unused_options - preset("hsq-linear").unused_options == {"widths", "activation"}
+        True
+        >>> preset("hsq").unused_options
+        set()
+        """
+        if self.experts.experts == "hybrid":
+            return set()
+        used = {"experts", "widths", "activation"} if self.experts.experts == "linear" else {"experts"}
+        return set(ExpertsConfig.model_fields) - used
 
-
-class Fast0TagConfig(Config):
-    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of the words."""
-
-    kind: Literal["fast0tag"] = "fast0tag"
-    word_dim: PositiveInt | None = None  # length of the word vectors
-    hidden: tuple[PositiveInt, ...] = ()  # widths between; (): the paper's linear map, (8192, 2048): its network
-    dropout: Probability = 0.0  # after each hidden layer
-
-
-HeadConfig = QueryHeadConfig | GapConfig | CsraConfig | ConseConfig | Fast0TagConfig
+    @property
+    def summary(self) -> str:
+        """
+        >>> QueryHeadConfig().summary
+        '1 decoder layer, learnable queries, one per label'
+        """
+        layers = [(self.tokens.encoder_layers, "encoder"), (self.decoder.decoder_layers, "decoder")]
+        parts = [f"{count} {name} layer{'s' * (count > 1)}" for count, name in layers if count]
+        parts += ["self-attention"] if self.labels_interact else []
+        many = "one per label" if self.queries.groups is None else f"at most {self.queries.groups}"
+        parts += [f"{self.queries.queries} queries", many]
+        return ", ".join(parts + ([] if self.experts.experts == "none" else [f"{self.experts.experts} experts"]))

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Literal
+
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import HeadDetails, as_tokens
-from labelwise.heads.config import ConseConfig
-from labelwise.heads.words import checked_words
+from labelwise.heads.base import Head, HeadConfig, as_tokens, checked_words
+from labelwise.heads.registry import register_head
 
 
-class ConseHead(nn.Module):
-    """Average pooling and a linear classifier of the seen labels, which is all that is trained.
+class ConseConfig(HeadConfig):
+    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: word vectors of seen labels, mixed by a classifier.
 
-    In training mode the logits are the classifier's. In evaluation mode the word vectors of its `top` surest labels
-    are mixed by their probabilities, and the logit of any label is the cosine between its word vector and the mixture.
+    Args:
+        word_dim: Length of the word vectors.
+        top: T, how many of the most probable labels are mixed.
+        seen_labels: How many labels the classifier knows. None: all.
     """
 
+    kind: Literal["conse"] = "conse"
+    word_dim: PositiveInt | None = None
+    top: PositiveInt = 10
+    seen_labels: PositiveInt | None = None
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+
+@register_head(ConseConfig)
+class ConseHead(Head):
+    """Average pooling and a linear classifier of the seen labels, which is all that is trained.
+
+    In training mode the logits are the classifier's. In evaluation mode the word vectors of its `top` most probable
+    labels are mixed by their probabilities; a label's logit is the cosine of its word vector and the mixture.
+    """
+
+    config: ConseConfig
     seen_vectors: Tensor  # [S, d_w], of the labels that the classifier knows
-    word_vectors: Tensor  # [N, d_w], of the labels that are asked for
+    word_vectors: Tensor  # [N, d_w], of the labels to predict
 
     def __init__(self, config: ConseConfig, in_features: int, labels: int, word_vectors: Tensor | None = None) -> None:
-        super().__init__()
-        vectors = checked_words(word_vectors, labels, config.word_dim)
         seen = config.seen_labels or labels
-        self.config = config.model_copy(update={"seen_labels": seen})
-        self.in_features, self.labels = in_features, labels
+        super().__init__(config.model_copy(update={"seen_labels": seen}), in_features, labels)
+        vectors = checked_words(word_vectors, labels, config.word_dim)
         self.register_buffer("word_vectors", vectors)
         self.register_buffer(
             "seen_vectors", vectors.clone() if seen == labels else vectors.new_zeros(seen, vectors.shape[1])
@@ -38,9 +58,6 @@ class ConseHead(nn.Module):
         seen_logits: Tensor = self.classifier(tokens.mean(dim=1))  # [B, S]
         if self.training:
             return seen_logits
-        surest, which = seen_logits.sigmoid().topk(min(self.config.top, seen_logits.shape[1]), dim=1)  # [B, T]
-        mixture = (surest.unsqueeze(2) * self.seen_vectors[which]).sum(dim=1)  # [B, d_w]
+        best, which = seen_logits.sigmoid().topk(min(self.config.top, seen_logits.shape[1]), dim=1)  # [B, T]
+        mixture = (best.unsqueeze(2) * self.seen_vectors[which]).sum(dim=1)  # [B, d_w]
         return F.linear(F.normalize(mixture, dim=1), F.normalize(self.word_vectors, dim=1))
-
-    def details(self, x: Tensor) -> HeadDetails:
-        return HeadDetails(self(x), (), (), None, torch.arange(self.labels, device=x.device))

@@ -1,6 +1,6 @@
 """Part 4 of a query head: HSQ's hybrid sharing layers (section 3.3, Algorithm 1) and the plain layers to compare with.
 
-Vectors are query-major here, [K, B, d]: see `expert_banks`. K is the number of labels L, or of groups.
+Vectors are query-major here, [K, B, d]: see `PerQueryLinear`. K is the number of labels L, or of groups.
 """
 
 from __future__ import annotations
@@ -8,24 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.expert_banks import (
-    ExpertBank,
-    LinearBank,
-    QueryMade,
-    QueryMadeBank,
-    QueryMadeLinear,
-    QueryMadeMlp,
-    create_bank,
-    first_expert,
-    per_query_mlp,
-)
+from labelwise.heads.layers import PerQueryLinear, QueryMade, QueryMadeLinear, QueryMadeMlp, mlp, per_query_mlp
 
 _SPREAD = 0.1  # how far experts that start alike lie apart, of their size
 
@@ -40,6 +33,37 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "none": nn.Identity,
 }
+
+
+class HybridSharing(nn.Module):
+    """A stack of hybrid sharing layers: each stream feeds its own stream in the next layer."""
+
+    def __init__(self, queries: int, dim: int, config: ExpertsConfig) -> None:
+        super().__init__()
+        self.out_features = config.widths[-1]
+        steps = list(pairwise((dim, *config.widths)))
+        # Who reads a layer's shared output: the next layer's shared experts when they are fed from it, or the user.
+        flows = config.wiring == "progressive" and config.shared_experts > 0
+        self.layers = nn.ModuleList(
+            HybridSharingLayer(
+                queries,
+                dim,
+                d_in,
+                d_out,
+                config,
+                shared_output=config.shared_stream or (flows and step < len(steps) - 1),
+            )
+            for step, (d_in, d_out) in enumerate(steps)
+        )
+
+    def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
+        """[K, B, D] -> [K, B, d_o]"""
+        x_task, x_shared = x, x  # "except the initial layer, which uses an identical input"
+        for layer in self.layers:
+            x_task, x_shared = layer(x_task, x_shared, record, queries)
+        if record is not None:
+            record.shared = x_shared
+        return x_task
 
 
 class HybridSharingLayer(nn.Module):
@@ -60,7 +84,7 @@ class HybridSharingLayer(nn.Module):
         self.shared = create_bank(config.expert, None, shared, d_in, d_out) if shared else None
         # A choice among one expert is no choice: its gate would never get a gradient.
         self.gate = _gate(queries, dim, d_in, own + shared, config) if own + shared > 1 else None
-        self.shared_gate = _mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
+        self.shared_gate = mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
         self.activation = _ACTIVATIONS[config.activation]()
         if config.expert_start == "alike":
             one = first_expert(d_in, d_out)
@@ -101,35 +125,37 @@ class HybridSharingLayer(nn.Module):
         return _mix(self.shared_gate(x).softmax(dim=-1), y)
 
 
-class HybridSharing(nn.Module):
-    """A stack of hybrid sharing layers: each stream feeds its own stream in the next layer."""
+def _task_bank(queries: int, dim: int, d_in: int, d_out: int, config: ExpertsConfig) -> ExpertBank | QueryMadeBank:
+    if config.task_weights == "query":
+        return QueryMadeBank(dim, config.task_experts, d_in, d_out, config.weight_rank)
+    return create_bank(config.expert, queries, config.task_experts, d_in, d_out)
 
-    def __init__(self, queries: int, dim: int, config: ExpertsConfig) -> None:
-        super().__init__()
-        self.out_features = config.widths[-1]
-        steps = list(pairwise((dim, *config.widths)))
-        # Who reads a layer's shared output: the next layer's shared experts when they are fed from it, or the user.
-        flows = config.wiring == "progressive" and config.shared_experts > 0
-        self.layers = nn.ModuleList(
-            HybridSharingLayer(
-                queries,
-                dim,
-                d_in,
-                d_out,
-                config,
-                shared_output=config.shared_stream or (flows and step < len(steps) - 1),
-            )
-            for step, (d_in, d_out) in enumerate(steps)
-        )
 
-    def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
-        """[K, B, D] -> [K, B, d_o]"""
-        x_task, x_shared = x, x  # "except the initial layer, which uses an identical input"
-        for layer in self.layers:
-            x_task, x_shared = layer(x_task, x_shared, record, queries)
-        if record is not None:
-            record.shared = x_shared
-        return x_task
+def _gate(queries: int, dim: int, d_in: int, experts: int, config: ExpertsConfig) -> nn.Module:
+    if config.gate_weights == "own":
+        return per_query_mlp(queries, d_in, config.gate_hidden, experts)
+    if config.gate_weights == "shared":
+        return mlp(d_in, config.gate_hidden, experts)
+    if config.gate_hidden is None:
+        return QueryMadeLinear(dim, d_in, experts, config.weight_rank)
+    return QueryMadeMlp(dim, d_in, config.gate_hidden, experts, config.weight_rank)
+
+
+def _apply(module: Any, x: Tensor, queries: Tensor | None) -> Tensor:
+    """A layer on each query's vectors [K, B, d]; one whose weights are made from the queries needs those too."""
+    out: Tensor = module(x, queries) if isinstance(module, QueryMade) else module(x)
+    return out
+
+
+def _join(outputs: list[Tensor]) -> Tensor:
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _mix(weights: Tensor, y: Tensor) -> Tensor:
+    """Weighted sum over experts: [K, B, E], [K, B, E, d_o] -> [K, B, d_o]."""
+    if y.shape[2] < _MANY_EXPERTS:
+        return (weights.unsqueeze(-1) * y).sum(dim=2)
+    return (weights.unsqueeze(2) @ y).squeeze(2)
 
 
 class LinearExperts(nn.Module):
@@ -162,40 +188,163 @@ def create_experts(queries: int, dim: int, config: ExpertsConfig) -> HybridShari
     return LinearExperts(dim, config) if config.experts == "linear" else NoExperts(dim)
 
 
-def _task_bank(queries: int, dim: int, d_in: int, d_out: int, config: ExpertsConfig) -> ExpertBank | QueryMadeBank:
-    if config.task_weights == "query":
-        return QueryMadeBank(dim, config.task_experts, d_in, d_out, config.weight_rank)
-    return create_bank(config.expert, queries, config.task_experts, d_in, d_out)
+ExpertFactory = Callable[[int, int], nn.Module]  # (d_in, d_out) -> a module from [..., d_in] to [..., d_out]
 
 
-def _gate(queries: int, dim: int, d_in: int, experts: int, config: ExpertsConfig) -> nn.Module:
-    if config.gate_weights == "own":
-        return per_query_mlp(queries, d_in, config.gate_hidden, experts)
-    if config.gate_weights == "shared":
-        return _mlp(d_in, config.gate_hidden, experts)
-    if config.gate_hidden is None:
-        return QueryMadeLinear(dim, d_in, experts, config.weight_rank)
-    return QueryMadeMlp(dim, d_in, config.gate_hidden, experts, config.weight_rank)
+class ExpertBank(Protocol):
+    def __call__(self, x: Tensor) -> Tensor:
+        """Everybody's bank or each query's own on its own vector: [K, B, d] -> [K, B, experts, d_out]."""
+
+    def on_every_query(self, x: Tensor) -> Tensor:
+        """All experts of all queries on each vector: [K, B, d] -> [K, B, K * experts, d_out]. Quadratic in K."""
 
 
-def _apply(module: Any, x: Tensor, queries: Tensor | None) -> Tensor:
-    """A layer on each query's vectors [K, B, d]; one whose weights are made from the queries needs those too."""
-    out: Tensor = module(x, queries) if isinstance(module, QueryMade) else module(x)
-    return out
+# nn.Linear starts with a deviation of 1 / sqrt(3 d_in); ReLU wants sqrt(2 / d_in) to pass signals on at full strength.
+_RELU_GAIN = 6**0.5
 
 
-def _mlp(d_in: int, hidden: int | None, d_out: int) -> nn.Module:
-    if hidden is None:
-        return nn.Linear(d_in, d_out)
-    return nn.Sequential(nn.Linear(d_in, hidden), nn.ReLU(), nn.Linear(hidden, d_out))
+def first_expert(d_in: int, d_out: int) -> nn.Linear:
+    """A linear map at the scale that keeps a signal's strength through ReLU, to start experts from."""
+    expert = nn.Linear(d_in, d_out)
+    with torch.no_grad():
+        expert.weight.mul_(_RELU_GAIN)
+    return expert
 
 
-def _join(outputs: list[Tensor]) -> Tensor:
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+class LinearBank(nn.Module):
+    """Linear experts side by side in one weight: a single (batched) matrix product."""
+
+    def __init__(self, queries: int | None, experts: int, d_in: int, d_out: int) -> None:
+        super().__init__()
+        width = experts * d_out
+        self.d_out = d_out
+        self._own = queries is not None
+        self.linear = nn.Linear(d_in, width) if queries is None else PerQueryLinear(queries, d_in, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x).unflatten(-1, (-1, self.d_out))
+        return out
+
+    @torch.no_grad()
+    def start_near(self, one: nn.Linear, spread: float) -> None:
+        """Every expert becomes `one` (d_in -> d_out) plus `spread` times a random expert of the same scale."""
+        assert self.linear.bias is not None
+        copies = self.linear.weight.shape[-1 if self._own else 0] // self.d_out
+        common = one.weight.repeat(copies, 1)  # [experts * d_out, d_in]
+        common = common.T if self._own else common
+        self.linear.weight.mul_(spread * _RELU_GAIN).add_(common)
+        self.linear.bias.copy_(one.bias.repeat(copies).expand_as(self.linear.bias))
+
+    def on_every_query(self, x: Tensor) -> Tensor:
+        assert isinstance(self.linear, PerQueryLinear)
+        assert self.linear.bias is not None
+        weight = self.linear.weight.transpose(0, 1).flatten(1)  # [d, K * experts * d_out]
+        out: Tensor = (x @ weight + self.linear.bias.flatten()).unflatten(-1, (-1, self.d_out))
+        return out
 
 
-def _mix(weights: Tensor, y: Tensor) -> Tensor:
-    """Weighted sum over experts: [K, B, E], [K, B, E, d_o] -> [K, B, d_o]."""
-    if y.shape[2] < _MANY_EXPERTS:
-        return (weights.unsqueeze(-1) * y).sum(dim=2)
-    return (weights.unsqueeze(2) @ y).squeeze(2)
+class ModuleBank(nn.Module):
+    """Experts of any architecture: one template module, its parameters stacked, run by `vmap`."""
+
+    def __init__(self, queries: int | None, experts: int, d_in: int, d_out: int, factory: ExpertFactory) -> None:
+        super().__init__()
+        stack = (experts,) if queries is None else (queries, experts)
+        modules = [factory(d_in, d_out) for _ in range(experts * (queries or 1))]
+        if next(modules[0].buffers(), None) is not None:
+            raise LabelwiseError("an expert cannot have buffers (batch norm, running statistics); use layer norm")
+        for name, _ in modules[0].named_parameters():
+            stacked = torch.stack([module.get_parameter(name).detach() for module in modules])
+            self.register_parameter(name.replace(".", "-"), nn.Parameter(stacked.unflatten(0, stack)))
+        # The template only lends its forward: on the meta device, inside a tuple, it brings no parameters of its own.
+        self._template = (modules[0].to("meta"),)
+        self._own = queries is not None
+
+    def _stacked(self) -> dict[str, Tensor]:
+        return {name.replace("-", "."): parameter for name, parameter in self.named_parameters()}
+
+    def _expert(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self._template[0].train(self.training), parameters, (x,))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._per_query(self._stacked(), x, own=self._own)
+
+    def on_every_query(self, x: Tensor) -> Tensor:
+        return self._per_query({name: value.flatten(0, 1) for name, value in self._stacked().items()}, x, own=False)
+
+    def _per_query(self, parameters: dict[str, Tensor], x: Tensor, own: bool) -> Tensor:
+        """For each query, all experts on its vectors. (Mapping over queries too is what keeps the batch size free in
+        torch.export: a single vmap with the whole [K, B, d] unmapped fixes B.)"""
+        experts = vmap(self._expert, in_dims=(0, None), out_dims=-2, randomness="different")
+        out: Tensor = vmap(experts, in_dims=(0 if own else None, 0), randomness="different")(parameters, x)
+        return out
+
+
+_FACTORIES: dict[str, ExpertFactory] = {"mlp": lambda d_in, d_out: mlp(d_in, d_out, d_out)}
+
+
+def register_expert(name: str, factory: ExpertFactory) -> None:
+    """Make `expert=name` mean `factory(d_in, d_out)`: any module from [..., d_in] to [..., d_out] without buffers."""
+    if name == "linear":
+        raise LabelwiseError("'linear' is built in; give your expert another name")
+    _FACTORIES[name] = factory
+
+
+def create_bank(expert: str, queries: int | None, experts: int, d_in: int, d_out: int) -> ExpertBank:
+    if expert == "linear":
+        return LinearBank(queries, experts, d_in, d_out)
+    if expert not in _FACTORIES:
+        raise unknown_name("expert", expert, ["linear", *_FACTORIES])
+    return ModuleBank(queries, experts, d_in, d_out, _FACTORIES[expert])
+
+
+class QueryMadeBank(QueryMade):
+    """Every query's own linear experts, made from it: see `expert_banks`."""
+
+    def __init__(self, dim: int, experts: int, in_features: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.linear = QueryMadeLinear(dim, in_features, experts * out_features, rank)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:  # [K, B, in], [K, D] -> [K, B, experts, out]
+        out: Tensor = self.linear(x, queries).unflatten(-1, (self.experts, -1))
+        return out
+
+
+class GateMeter:
+    """Sums up the gates' weights over all images that run through `module` inside `with meter:`.
+
+    It listens to the gates, so the images run once, and neither the logits nor the code that runs them change.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        layers = [part for part in module.modules() if isinstance(part, HybridSharingLayer)]
+        # A layer with a single expert has no gate (all weight goes to that one): there is nothing to watch.
+        self.gates = [layer.gate for layer in layers if layer.gate is not None]
+        self.sums: list[Tensor | None] = [None] * len(self.gates)  # [K, n_t + n_s] each: the query's own experts first
+        self.images = 0
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for number, gate in enumerate(self.gates):
+            self._hooks.append(gate.register_forward_hook(lambda _, __, out, n=number: self._add(n, out)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _add(self, number: int, logits: Tensor) -> None:  # [K, B, n_t + n_s]
+        weights = logits.detach().float().softmax(dim=-1).sum(dim=1).double()
+        before = self.sums[number]
+        self.sums[number] = weights if before is None else before + weights
+        if number == 0:
+            self.images += logits.shape[1]
+
+    def total(self) -> Tensor | None:
+        """The sums of all layers, [layers, K, n_t + n_s]; None if there are no gates, or nothing has run."""
+        seen = [part for part in self.sums if part is not None]
+        return torch.stack(seen).cpu() if seen else None

@@ -1,20 +1,40 @@
-"""Fast0Tag (Zhang, Gong & Shah, CVPR 2016): a picture becomes a direction along which its labels' words rank first."""
+"""Fast0Tag (Zhang, Gong & Shah, CVPR 2016): an image becomes a direction along which its labels' words rank first."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
-import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import HeadDetails, as_tokens
-from labelwise.heads.config import Fast0TagConfig
-from labelwise.heads.words import checked_words
+from labelwise.heads.base import Head, HeadConfig, Probability, as_tokens, checked_words
+from labelwise.heads.registry import register_head
 
 
-class Fast0TagHead(nn.Module):
-    """Average pooling, a linear map (or a small network) to the space of the word vectors, and the product with each
+class Fast0TagConfig(HeadConfig):
+    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of word vectors.
+
+    Args:
+        word_dim: Length of the word vectors.
+        hidden: Widths of hidden layers. (): the paper's linear map; (8192, 2048): its network.
+        dropout: After each hidden layer.
+    """
+
+    kind: Literal["fast0tag"] = "fast0tag"
+    word_dim: PositiveInt | None = None
+    hidden: tuple[PositiveInt, ...] = ()
+    dropout: Probability = 0.0
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+
+@register_head(Fast0TagConfig)
+class Fast0TagHead(Head):
+    """Average pooling, a linear map (or a small network) into the space of word vectors, and the product with each
     label's. Meant for the loss `ranking`. Features and word vectors have length 1, as in the paper."""
 
     word_vectors: Tensor  # [N, d_w]
@@ -22,8 +42,7 @@ class Fast0TagHead(nn.Module):
     def __init__(
         self, config: Fast0TagConfig, in_features: int, labels: int, word_vectors: Tensor | None = None
     ) -> None:
-        super().__init__()
-        self.config, self.in_features, self.labels = config, in_features, labels
+        super().__init__(config, in_features, labels)
         self.register_buffer("word_vectors", checked_words(word_vectors, labels, config.word_dim))
         widths = (in_features, *config.hidden, self.word_vectors.shape[1])
         layers = [nn.Linear(before, after) for before, after in itertools.pairwise(widths)]
@@ -34,6 +53,3 @@ class Fast0TagHead(nn.Module):
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         direction = self.direction(F.normalize(tokens.mean(dim=1), dim=1))  # [B, d_w]
         return F.linear(direction, F.normalize(self.word_vectors, dim=1))
-
-    def details(self, x: Tensor) -> HeadDetails:
-        return HeadDetails(self(x), (), (), None, torch.arange(self.labels, device=x.device))

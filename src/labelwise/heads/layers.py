@@ -1,7 +1,8 @@
-"""Post-norm transformer layers, parameters named as in `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`.
+"""Layers of a query head: transformer layers, and linear layers with weights of their own for every query.
 
-Both take DETR's positions as options: they are added to the query and key side of an attention, never to the values or
-to the residual.
+Transformer layers are post-norm, with parameters named as in `nn.TransformerEncoderLayer` and
+`nn.TransformerDecoderLayer`. Both take DETR's positions as options: they are added to the query and key side of an
+attention, never to the values or to the residual.
 """
 
 from __future__ import annotations
@@ -139,4 +140,76 @@ class DecoderLayer(nn.Module):
         x = self.norm2(x)
         hidden = self.dropout(F.relu(self.linear1(x)))
         out: Tensor = self.norm3(x + self.dropout(self.linear2(hidden)))
+        return out
+
+
+def mlp(in_features: int, hidden: int | None, out_features: int, bias: bool = True) -> nn.Module:
+    """A linear layer, or with `hidden` an MLP with one hidden layer."""
+    if hidden is None:
+        return nn.Linear(in_features, out_features, bias)
+    return nn.Sequential(nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, out_features, bias))
+
+
+class PerQueryLinear(nn.Module):
+    """A linear layer with weights of its own for every query.
+
+    Vectors are query-major, [K, B, d]: a query's weights then meet its whole batch in one matrix product.
+    """
+
+    def __init__(self, queries: int, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        bound = in_features**-0.5  # as nn.Linear
+        self.weight = nn.Parameter(torch.empty(queries, in_features, out_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(queries, 1, out_features).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:  # [K, B, in] -> [K, B, out]
+        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+
+
+def per_query_mlp(
+    queries: int, in_features: int, hidden: int | None, out_features: int, bias: bool = True
+) -> nn.Module:
+    """`mlp` with weights of its own for every query."""
+    if hidden is None:
+        return PerQueryLinear(queries, in_features, out_features, bias)
+    return nn.Sequential(
+        PerQueryLinear(queries, in_features, hidden), nn.ReLU(), PerQueryLinear(queries, hidden, out_features, bias)
+    )
+
+
+class QueryMade(nn.Module):
+    """A layer whose weights are made from the queries: it is called with the vectors and the queries."""
+
+
+class QueryMadeLinear(QueryMade):
+    """y = V (s * (U x)) + B q, with s = S q + 1: query q's weight matrix is V diag(s) U, of a chosen rank.
+
+    As in ML-Decoder's eq. 6 all labels share what is learned, and a label's vector selects its own weights from it; the
+    matrices of the labels are never written out. With s = 1 all labels have the same layer.
+    """
+
+    def __init__(self, dim: int, in_features: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(in_features, rank, bias=False)  # U
+        self.scale = nn.Linear(dim, rank)  # S
+        self.up = nn.Linear(rank, out_features)  # V
+        self.shift = nn.Linear(dim, out_features, bias=False)  # B
+        nn.init.ones_(self.scale.bias)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:  # [K, B, in], [K, D] -> [K, B, out]
+        mixed = self.down(x) * self.scale(queries)[:, None]
+        out: Tensor = self.up(mixed) + self.shift(queries)[:, None]
+        return out
+
+
+class QueryMadeMlp(QueryMade):
+    """One hidden layer, both matrices made from the query."""
+
+    def __init__(self, dim: int, in_features: int, hidden: int, out_features: int, rank: int) -> None:
+        super().__init__()
+        self.first = QueryMadeLinear(dim, in_features, hidden, rank)
+        self.last = QueryMadeLinear(dim, hidden, out_features, rank)
+
+    def forward(self, x: Tensor, queries: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.first(x, queries)), queries)
         return out

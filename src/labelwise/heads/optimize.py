@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Recorder
-from labelwise.heads.classifier import GroupClassifier, WordClassifier
-from labelwise.heads.expert_banks import QueryMadeLinear
+from labelwise.heads.base import Head, Recorder
 from labelwise.heads.experts import HybridSharing, HybridSharingLayer
-from labelwise.heads.layers import Attention, DecoderLayer
-from labelwise.heads.pooling import CsraHead
-from labelwise.heads.queries import Queries, words_by_slot
-from labelwise.heads.query_head import QueryHead
-from labelwise.heads.registry import Head
+from labelwise.heads.layers import Attention, DecoderLayer, QueryMadeLinear
 
 Reading = Literal["project", "absorb-keys", "absorb-both"]
 # Multiply-adds of the absorbed forms run slower: softmax is outside the fused kernel, and products are cut by image or
@@ -102,7 +96,7 @@ def optimize(head: Head, tokens: int = 49) -> Head:
     key and value projections are absorbed where that is cheaper, dropout and HSQ's unread shared stream are gone. Any
     number of tokens works; `tokens` is the number to be fastest for (the area of the feature map).
 
-    >>> from labelwise.heads.registry import create
+    >>> from labelwise.heads import create
     >>> head = create("ml-decoder", in_features=64, labels=80, groups=20).eval()
     >>> x = torch.randn(2, 64, 14, 14)
     >>> bool((optimize(head, tokens=196)(x) - head(x)).abs().max() < 1e-4)
@@ -110,13 +104,7 @@ def optimize(head: Head, tokens: int = 49) -> Head:
     """
     fast = copy.deepcopy(head).eval().requires_grad_(False)
     _remove_dropout(fast)
-    if isinstance(fast, CsraHead):
-        fast.weight.copy_(fast.directions())
-        fast.normalized = True
-    elif isinstance(fast, QueryHead):
-        _fix_words(fast)
-        _drop_shared_stream(fast)
-        _fix_queries(fast, tokens)
+    fast.fold_constants(tokens)
     return fast
 
 
@@ -158,24 +146,23 @@ class ReadingLayer(nn.Module):
         return self.layer.after_reading(stream + self.reader.read(prepared, memory, key_positions, record))
 
 
-def _fix_queries(head: QueryHead, tokens: int) -> None:
-    queries = head.queries(head.word_vectors)[None]  # [1, K, D]
-    decoder = head.decoder
-    positions, stream = None, queries
-    if decoder.query_role == "position":
-        positions, stream = queries, torch.zeros_like(queries)
-    for part in head.experts.modules():
+def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts: nn.Module, tokens: int) -> None:
+    """Compute what depends on the queries [K, D] alone: the first reading's query side, and made experts' weights."""
+    positions, stream = None, queries[None]  # [1, K, D]
+    if query_role == "position":
+        positions, stream = stream, torch.zeros_like(stream)
+    for part in experts.modules():
         if isinstance(part, QueryMadeLinear):
             for name in ("scale", "shift"):
-                part.set_submodule(name, _Known(part.get_submodule(name)(queries[0])))
-    for number, layer in enumerate(decoder.layers):
+                part.set_submodule(name, _Known(part.get_submodule(name)(queries)))
+    for number, layer in enumerate(layers):
         assert isinstance(layer, DecoderLayer)
         # From the first reading on the queries depend on the image.
         fixed = layer.before_reading(stream, positions) if number == 0 else None
         dim, heads = stream.shape[-1], layer.multihead_attn.heads
-        reading = cheapest_reading(head.groups, tokens, dim, heads, fixed=fixed is not None)
+        reading = cheapest_reading(len(queries), tokens, dim, heads, fixed=fixed is not None)
         if fixed is not None or reading != "project":
-            decoder.layers[number] = ReadingLayer(layer, reading, fixed)
+            layers[number] = ReadingLayer(layer, reading, fixed)
 
 
 class _Known(nn.Module):
@@ -189,34 +176,12 @@ class _Known(nn.Module):
         return self.output
 
 
-def _fix_words(head: QueryHead) -> None:
-    """Word vectors become plain queries, and the word-factored classifier the group classifier that it stands for."""
-    words = head.word_vectors
-    if words is None:
-        return
-    if head.label_slot is not None:
-        words = words_by_slot(words, head.label_slot, head.groups * head.group_size)  # [K * g, d_w]
-    queries = head.queries(words)
-    fixed = Queries(queries.shape[0], queries.shape[1], learnable=False)
-    fixed.weight.copy_(queries)
-    head.queries = fixed
-    if isinstance(head.classifier, WordClassifier):
-        # Eq. 6: W_k = W_b M_k
-        weight = F.linear(words, head.classifier.project.weight.T)  # [K * g, D]
-        group = GroupClassifier(head.groups, weight.shape[1], head.labels, head.group_size, hidden=None)
-        by_group = group.weights.get_parameter("weight")  # [K, D, g]
-        by_group.copy_(weight.unflatten(0, (head.groups, -1)).transpose(1, 2))
-        group.bias.copy_(head.classifier.bias.expand(head.labels))
-        head.classifier = group.requires_grad_(False)
-    head.word_vectors = None
-
-
-def _drop_shared_stream(head: QueryHead) -> None:
-    """The shared output is read by the next layer's shared experts under the progressive wiring, and else by nobody."""
-    if isinstance(head.experts, HybridSharing):
-        for number, layer in enumerate(head.experts.layers):
+def drop_shared_stream(experts: nn.Module) -> None:
+    """Only the next layer's shared experts read the shared output, and only under the progressive wiring."""
+    if isinstance(experts, HybridSharing):
+        for number, layer in enumerate(experts.layers):
             assert isinstance(layer, HybridSharingLayer)
-            if not layer.progressive or number == len(head.experts.layers) - 1:
+            if not layer.progressive or number == len(experts.layers) - 1:
                 layer.shared_gate = None
 
 

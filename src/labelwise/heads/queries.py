@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,7 +26,7 @@ def group_shape(labels: int, config: QueriesConfig) -> tuple[int, int]:
     groups = min(config.groups or needed, labels)
     if groups < needed:
         raise LabelwiseError(
-            f"{groups} groups of {config.group_size} have no place for {labels} labels; set groups or group_size alone"
+            f"{groups} groups of {config.group_size} have no room for {labels} labels; set groups or group_size alone"
         )
     return groups, config.group_size
 
@@ -39,6 +42,29 @@ def label_slots(labels: int, seed: int | None) -> Tensor:
     if seed is None:
         return torch.arange(labels)
     return torch.randperm(labels, generator=torch.Generator().manual_seed(seed))
+
+
+def regroup(
+    before: Sequence[str], slots: Sequence[int], after: Sequence[str], group_size: int, seed: int | None
+) -> list[int]:
+    """Slots for the labels `after`, where `before` had `slots`.
+
+    Labels of one group influence each other, so a group whose labels are all still wanted stays as it is. The others
+    are dealt into further groups by `seed`, in the order of their names: the order of the list never matters.
+
+    >>> regroup(["a", "b", "c", "d"], [0, 1, 2, 3], ["y", "d", "x", "c"], group_size=2, seed=None)
+    [3, 1, 2, 0]
+    """
+    members = defaultdict(list)
+    for label, slot in zip(before, slots, strict=True):
+        members[slot // group_size].append((label, slot % group_size))
+    wanted = set(after)
+    kept = [group for _, group in sorted(members.items()) if wanted.issuperset(label for label, _ in group)]
+    place = {label: number * group_size + at for number, group in enumerate(kept) for label, at in group}
+    others = sorted(wanted - place.keys())
+    dealt = label_slots(len(others), seed).tolist()
+    place |= {label: len(kept) * group_size + slot for label, slot in zip(others, dealt, strict=True)}
+    return [place[label] for label in after]
 
 
 def words_by_slot(word_vectors: Tensor, slots: Tensor, total: int) -> Tensor:

@@ -3,37 +3,198 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import HeadDetails, Recorder, as_tokens
-from labelwise.heads.classifier import create_classifier
-from labelwise.heads.config import DecoderConfig, QueryHeadConfig, TokensConfig
+from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
+from labelwise.heads.config import (
+    ClassifierConfig,
+    DecoderConfig,
+    ExpertsConfig,
+    QueriesConfig,
+    QueryHeadConfig,
+    TokensConfig,
+)
 from labelwise.heads.experts import create_experts
-from labelwise.heads.layers import DecoderLayer, EncoderLayer
-from labelwise.heads.queries import create_queries, group_shape, label_slots, noisy, random_words, words_by_slot
-from labelwise.heads.words import checked_words, require_word_head, uses_words
+from labelwise.heads.layers import DecoderLayer, EncoderLayer, mlp, per_query_mlp
+from labelwise.heads.optimize import drop_shared_stream, fix_queries
+from labelwise.heads.queries import (
+    Queries,
+    create_queries,
+    group_shape,
+    label_slots,
+    noisy,
+    random_words,
+    regroup,
+    words_by_slot,
+)
+from labelwise.heads.registry import register_head
+
+_HSQ = QueryHeadConfig(
+    tokens=TokensConfig(encoder_layers=1),
+    decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
+    experts=ExpertsConfig(experts="hybrid"),
+)
+
+PRESETS = {
+    "transformer-decoder": QueryHeadConfig(
+        tokens=TokensConfig(token_relu=True),
+        decoder=DecoderConfig(first_block="self-attention", feedforward=2048),
+    ),
+    "q2l": QueryHeadConfig(
+        tokens=TokensConfig(positions="keys", encoder_layers=1),
+        decoder=DecoderConfig(decoder_layers=2, query_role="position", final_norm=True, attention_heads=4),
+    ),
+    "ml-decoder": QueryHeadConfig(
+        tokens=TokensConfig(dim=768, token_relu=True),
+        queries=QueriesConfig(queries="random", groups=100),
+        decoder=DecoderConfig(first_block="identity", feedforward=2048),
+    ),
+    "hsq": _HSQ,
+    "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
+}
 
 
-def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
-    """DETR's 2-D sine positions [H * W, D]: half of the channels tell the row, half the column.
+@register_head(QueryHeadConfig, PRESETS)
+class QueryHead(Head):
+    """[B, C, H, W] or [B, T, C] -> logits [B, N]. Label groups and word vectors are saved in the state dict."""
 
-    Rows and columns are scaled to (0, 2 pi], so maps of different sizes share one coordinate system.
-    """
-    half = dim // 2
-    frequency = 10000 ** (torch.arange(half, device=like.device).div(2, rounding_mode="floor") * 2 / half)  # [D/2]
+    config: QueryHeadConfig
+    label_slot: Tensor | None  # [N], each label's slot in the groups; None: every label has its own query
 
-    def axis(length: int) -> Tensor:
-        place = torch.arange(1, length + 1, device=like.device) / length * (2 * math.pi)
-        angle = place[:, None] / frequency  # [length, D/2]
-        return torch.stack((angle[:, 0::2].sin(), angle[:, 1::2].cos()), dim=2).flatten(1)
+    def __init__(
+        self,
+        config: QueryHeadConfig,
+        in_features: int,
+        labels: int,
+        word_vectors: Tensor | None = None,
+        label_slot: Tensor | None = None,
+    ) -> None:
+        super().__init__(config, in_features, labels)
+        if config.queries.random_queries:
+            config.require_new_labels("random_queries")
+        dim = config.tokens.dim or in_features
+        feedforward = config.decoder.feedforward or round(config.decoder.feedforward_ratio * dim)
+        self.groups, self.group_size = group_shape(labels, config.queries)  # K, g
+        self.register_buffer("label_slot", self._checked_slots(label_slot))
+        if config.takes_words:
+            self.register_buffer("word_vectors", checked_words(word_vectors, labels, config.queries.word_dim))
+            if self.group_size > dim:
+                raise LabelwiseError(f"groups of {self.group_size} labels do not fit into dim={dim}; use more groups")
 
-    rows = axis(height)[:, None, :].expand(height, width, half)
-    columns = axis(width)[None, :, :].expand(height, width, half)
-    return torch.cat((rows, columns), dim=2).flatten(0, 1).to(like.dtype)
+        self.tokens = Tokens(in_features, dim, feedforward, config.tokens, config.decoder)
+        self.queries = create_queries(self.groups, dim, self.group_size, config.queries)
+        self.decoder = Decoder(dim, feedforward, config.decoder)
+        self.experts = create_experts(self.groups, dim, config.experts)
+        self.classifier = create_classifier(
+            self.groups, self.experts.out_features, labels, self.group_size, config.queries.word_dim, config.classifier
+        )
+
+    @property
+    def label_query(self) -> Tensor:
+        """The query that answers for each label, [N]."""
+        if self.label_slot is None:
+            return torch.arange(self.labels, device=self.classifier.bias.device)
+        return self.label_slot // self.group_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(x, None)
+
+    def details(self, x: Tensor) -> HeadDetails:
+        """The logits with every layer's cross-attention, every gate's weights and the shared output if there is one."""
+        record = Recorder()
+        logits = self._run(x, record)
+        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
+        return HeadDetails(
+            logits,
+            self.label_query,
+            attention_layers=tuple(weights.unflatten(-1, (height, width)) for weights in record.attention),
+            gates=tuple(weights.transpose(0, 1) for weights in record.gates),
+            shared=None if record.shared is None else record.shared.transpose(0, 1),
+        )
+
+    def _run(self, x: Tensor, record: Recorder | None) -> Tensor:
+        words = self._words()
+        queries = self.queries(words)  # [K, D]
+        tokens, key_positions = self.tokens(*as_tokens(x, self.in_features), whole=record is not None)
+        decoded = self.decoder(queries, tokens, key_positions, record)  # [B, K, D]
+        # Query-major from here on: experts and classifiers have weights of their own for each query.
+        refined = self.experts(decoded.transpose(0, 1).contiguous(), record, queries)  # [K, B, d]
+        slots = self.classifier(refined, words).transpose(0, 1).flatten(1)  # [B, K * g]
+        logits: Tensor = self._by_label(slots) + self.classifier.bias
+        return logits
+
+    def _words(self) -> Tensor | None:
+        """Word vectors in the order of the slots: [K * g, d_w], in training with random words for more queries."""
+        clean, config = self.word_vectors, self.config.queries
+        if clean is None:
+            return None
+        words = noisy(clean, config.query_noise) if self.training else clean
+        if self.label_slot is not None:
+            words = words_by_slot(words, self.label_slot, self.groups * self.group_size)
+        if self.training and config.random_queries:
+            words = torch.cat((words, random_words(clean, config.random_queries * self.group_size)))
+        return words
+
+    def _by_label(self, slots: Tensor) -> Tensor:
+        """[B, K * g] -> [B, N]; in training, logits of random queries follow."""
+        if self.label_slot is None:
+            return slots
+        by_label = slots.index_select(1, self.label_slot)
+        extra = slots[:, self.groups * self.group_size :]
+        return torch.cat((by_label, extra), dim=1) if extra.shape[1] else by_label
+
+    def _checked_slots(self, slots: Tensor | None) -> Tensor | None:
+        """Each label's slot in the groups [N]: as given, or at random. None: one query per label."""
+        if self.group_size == 1:
+            if slots is not None:
+                raise LabelwiseError("label_slot is for groups, but this head has a query for each label; set groups")
+            return None
+        if slots is None:
+            return label_slots(self.labels, self.config.queries.group_seed)
+        total = self.groups * self.group_size
+        if sorted(set(slots.tolist()) & set(range(total))) != sorted(slots.tolist()) or len(slots) != self.labels:
+            raise LabelwiseError(
+                f"label_slot must be {self.labels} different numbers from 0 to {total - 1} "
+                f"({self.groups} groups of {self.group_size} labels)"
+            )
+        return slots.detach().long().clone()
+
+    def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
+        groups, slots = len(after), {}
+        if self.label_slot is not None:
+            seed = self.config.queries.group_seed
+            after_slots = regroup(before, self.label_slot.tolist(), after, self.group_size, seed)
+            groups = max(after_slots) // self.group_size + 1
+            slots["label_slot"] = torch.tensor(after_slots, device=self.label_slot.device)
+        grouping = {"groups": groups, "group_size": self.group_size}
+        queries = self.config.queries.model_copy(update=grouping)
+        config = self.config.model_copy(update={"queries": queries})
+        return self._rebuilt(config, len(after), word_vectors, **slots)
+
+    def fold_constants(self, tokens: int) -> None:
+        self._fold_words()
+        drop_shared_stream(self.experts)
+        fix_queries(self.queries(None), self.decoder.layers, self.decoder.query_role, self.experts, tokens)
+
+    def _fold_words(self) -> None:
+        """Word vectors become plain queries; the word classifier becomes the group classifier that it stands for."""
+        if self.word_vectors is None:
+            return
+        words = self.word_vectors
+        if self.label_slot is not None:
+            words = words_by_slot(words, self.label_slot, self.groups * self.group_size)  # [K * g, d_w]
+        queries = self.queries(words)
+        self.queries = Queries(queries.shape[0], queries.shape[1], learnable=False)
+        self.queries.weight.copy_(queries)
+        if isinstance(self.classifier, WordClassifier):
+            self.classifier = self.classifier.for_words(words, self.labels, self.groups).requires_grad_(False)
+        self.word_vectors = None
 
 
 class Tokens(nn.Module):
@@ -77,6 +238,24 @@ class Tokens(nn.Module):
         return tokens, positions
 
 
+def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
+    """DETR's 2-D sine positions [H * W, D]: half of the channels tell the row, half the column.
+
+    Rows and columns are scaled to (0, 2 pi], so maps of different sizes share one coordinate system.
+    """
+    half = dim // 2
+    frequency = 10000 ** (torch.arange(half, device=like.device).div(2, rounding_mode="floor") * 2 / half)  # [D/2]
+
+    def axis(length: int) -> Tensor:
+        place = torch.arange(1, length + 1, device=like.device) / length * (2 * math.pi)
+        angle = place[:, None] / frequency  # [length, D/2]
+        return torch.stack((angle[:, 0::2].sin(), angle[:, 1::2].cos()), dim=2).flatten(1)
+
+    rows = axis(height)[:, None, :].expand(height, width, half)
+    columns = axis(width)[None, :, :].expand(height, width, half)
+    return torch.cat((rows, columns), dim=2).flatten(0, 1).to(like.dtype)
+
+
 def _random_places(x: Tensor, dropout: float) -> Tensor:
     """Which of the tokens [B, T, C] stay: [B, t, 1], at least one."""
     stay = max(1, round(x.shape[1] * (1 - dropout)))
@@ -112,114 +291,59 @@ class Decoder(nn.Module):
         return out
 
 
-class QueryHead(nn.Module):
-    """[B, C, H, W] or [B, T, C] -> logits [B, N]. The label groups and the word vectors are saved in the state dict."""
+class GroupClassifier(nn.Module):
+    """ML-Decoder's group fully-connected layer (eq. 3) as one batched product. With g = 1: one vector per label."""
 
-    label_slot: Tensor | None  # [N], where each label sits in the groups; None: every label has its own query
-    word_vectors: Tensor | None  # [N, d_w]
-
-    def __init__(
-        self,
-        config: QueryHeadConfig,
-        in_features: int,
-        labels: int,
-        word_vectors: Tensor | None = None,
-        label_slot: Tensor | None = None,
-    ) -> None:
+    def __init__(self, queries: int, dim: int, labels: int, group_size: int, hidden: int | None) -> None:
         super().__init__()
-        self.config, self.in_features, self.labels = config, in_features, labels
-        if config.queries.random_queries:
-            require_word_head(config, "random_queries")
-        dim = config.tokens.dim or in_features
-        feedforward = config.decoder.feedforward or round(config.decoder.feedforward_ratio * dim)
-        self.groups, self.group_size = group_shape(labels, config.queries)  # K, g
-        self.register_buffer("label_slot", self._checked_slots(label_slot))
-        words = checked_words(word_vectors, labels, config.queries.word_dim) if uses_words(config) else None
-        self.register_buffer("word_vectors", words)
-        if self.word_vectors is not None and self.group_size > dim:
-            raise LabelwiseError(f"{self.group_size} labels a group do not fit into dim={dim}; use more groups")
+        self.weights = per_query_mlp(queries, dim, hidden, group_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(labels))
 
-        self.tokens = Tokens(in_features, dim, feedforward, config.tokens, config.decoder)
-        self.queries = create_queries(self.groups, dim, self.group_size, config.queries)
-        self.decoder = Decoder(dim, feedforward, config.decoder)
-        self.experts = create_experts(self.groups, dim, config.experts)
-        self.classifier = create_classifier(
-            self.groups,
-            self.experts.out_features,
-            labels,
-            self.group_size,
-            config.queries.word_dim,
-            config.classifier,
-        )
+    def forward(self, x: Tensor, words: Tensor | None) -> Tensor:  # [K, B, D] -> [K, B, g]
+        out: Tensor = self.weights(x)
+        return out
 
-    def _checked_slots(self, slots: Tensor | None) -> Tensor | None:
-        """Where each label sits in the groups [N]: as given, or dealt at random. None: one query per label."""
-        if self.group_size == 1:
-            if slots is not None:
-                raise LabelwiseError(
-                    "label_slot is for groups of labels, but this head has a query for each; set groups"
-                )
-            return None
-        if slots is None:
-            return label_slots(self.labels, self.config.queries.group_seed)
-        total = self.groups * self.group_size
-        if sorted(set(slots.tolist()) & set(range(total))) != sorted(slots.tolist()) or len(slots) != self.labels:
-            raise LabelwiseError(
-                f"label_slot must be {self.labels} different numbers from 0 to {total - 1} "
-                f"({self.groups} groups of {self.group_size} labels)"
-            )
-        return slots.detach().long().clone()
 
-    @property
-    def label_query(self) -> Tensor:
-        """The query that answers for each label, [N]."""
-        if self.label_slot is None:
-            return torch.arange(self.labels, device=self.classifier.bias.device)
-        return self.label_slot // self.group_size
+class SharedClassifier(nn.Module):
+    """The same weights for every query, so that their number and order may change after training (section 2.3.3)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x, None)
+    def __init__(self, dim: int, group_size: int, hidden: int | None) -> None:
+        super().__init__()
+        self.weights = mlp(dim, hidden, group_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(()))
 
-    def details(self, x: Tensor) -> HeadDetails:
-        """The logits with every layer's cross-attention, every gate's weights and the shared output if there is one."""
-        record = Recorder()
-        logits = self._run(x, record)
-        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
-        return HeadDetails(
-            logits=logits,
-            attention_layers=tuple(weights.unflatten(-1, (height, width)) for weights in record.attention),
-            gates=tuple(weights.transpose(0, 1) for weights in record.gates),
-            shared=None if record.shared is None else record.shared.transpose(0, 1),
-            label_query=self.label_query,
-        )
+    def forward(self, x: Tensor, words: Tensor | None) -> Tensor:
+        out: Tensor = self.weights(x)
+        return out
 
-    def _words(self) -> Tensor | None:
-        """Word vectors in the order of the slots: [K * g, d_w], in training with random words for R more queries."""
-        clean, config = self.word_vectors, self.config.queries
-        if clean is None:
-            return None
-        words = noisy(clean, config.query_noise) if self.training else clean
-        if self.label_slot is not None:
-            words = words_by_slot(words, self.label_slot, self.groups * self.group_size)
-        if self.training and config.random_queries:
-            words = torch.cat((words, random_words(clean, config.random_queries * self.group_size)))
-        return words
 
-    def _run(self, x: Tensor, record: Recorder | None) -> Tensor:
-        words = self._words()
-        queries = self.queries(words)  # [K, D]
-        tokens, key_positions = self.tokens(*as_tokens(x, self.in_features), whole=record is not None)
-        decoded = self.decoder(queries, tokens, key_positions, record)  # [B, K, D]
-        # Query-major from here on: experts and classifiers have weights of their own for each query.
-        refined = self.experts(decoded.transpose(0, 1).contiguous(), record, queries)  # [K, B, d]
-        slots = self.classifier(refined, words).transpose(0, 1).flatten(1)  # [B, K * g]
-        logits: Tensor = self._by_label(slots) + self.classifier.bias
-        return logits
+class WordClassifier(nn.Module):
+    """Weights made from the labels' word vectors, W_k = W_b M_k (eq. 6), multiplied from the left to stay small."""
 
-    def _by_label(self, slots: Tensor) -> Tensor:
-        """[B, K * g] -> [B, N]; in training the answers of random queries follow."""
-        if self.label_slot is None:
-            return slots
-        by_label = slots.index_select(1, self.label_slot)
-        extra = slots[:, self.groups * self.group_size :]
-        return torch.cat((by_label, extra), dim=1) if extra.shape[1] else by_label
+    def __init__(self, dim: int, word_dim: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(dim, word_dim, bias=False)  # W_b
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        by_query = words.unflatten(0, (x.shape[0], -1)).transpose(1, 2)  # M_k: [K, d_w, g]
+        return torch.bmm(self.project(x), by_query)
+
+    def for_words(self, words: Tensor, labels: int, queries: int) -> GroupClassifier:
+        """The group classifier with the weights W_k that these words [K * g, d_w] give."""
+        weight = F.linear(words, self.project.weight.T).unflatten(0, (queries, -1)).transpose(1, 2)  # [K, D, g]
+        group = GroupClassifier(queries, weight.shape[1], labels, weight.shape[2], hidden=None)
+        group.weights.get_parameter("weight").copy_(weight)
+        group.bias.copy_(self.bias.expand(labels))
+        return group
+
+
+def create_classifier(
+    queries: int, dim: int, labels: int, group_size: int, word_dim: int | None, config: ClassifierConfig
+) -> GroupClassifier | SharedClassifier | WordClassifier:
+    if config.classifier == "words":
+        assert word_dim is not None
+        return WordClassifier(dim, word_dim)
+    if config.classifier == "shared":
+        return SharedClassifier(dim, group_size, config.classifier_hidden)
+    return GroupClassifier(queries, dim, labels, group_size, config.classifier_hidden)

@@ -1,90 +1,129 @@
-"""Names for the heads of the papers: a preset is a config, and any part of it can be changed."""
+"""Heads by name. A head's own file registers it; a preset is a config, and any option of it can be changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
-from typing import Any
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Annotated, Any, TypeVar
 
+from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.heads.config import (
-    ConseConfig,
-    CsraConfig,
-    DecoderConfig,
-    ExpertsConfig,
-    Fast0TagConfig,
-    GapConfig,
-    HeadConfig,
-    QueriesConfig,
-    QueryHeadConfig,
-    TokensConfig,
-)
-from labelwise.heads.conse import ConseHead
-from labelwise.heads.fast0tag import Fast0TagHead
-from labelwise.heads.pooling import CsraHead, GapHead
-from labelwise.heads.query_head import QueryHead
+from labelwise.heads.base import Head, HeadConfig
 
-Head = QueryHead | GapHead | CsraHead | ConseHead | Fast0TagHead
+HeadClass = TypeVar("HeadClass", bound=type[Head])
 
-_HSQ = QueryHeadConfig(
-    tokens=TokensConfig(encoder_layers=1),
-    decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
-    experts=ExpertsConfig(experts="hybrid"),
-)
+_KINDS: dict[str, tuple[type[HeadConfig], type[Head]]] = {}
+_PRESETS: dict[str, HeadConfig] = {}
 
-PRESETS: dict[str, HeadConfig] = {
-    "gap": GapConfig(),
-    "csra": CsraConfig(),
-    "transformer-decoder": QueryHeadConfig(
-        tokens=TokensConfig(token_relu=True),
-        decoder=DecoderConfig(first_block="self-attention", feedforward=2048),
-    ),
-    "q2l": QueryHeadConfig(
-        tokens=TokensConfig(positions="keys", encoder_layers=1),
-        decoder=DecoderConfig(decoder_layers=2, query_role="position", final_norm=True, attention_heads=4),
-    ),
-    "ml-decoder": QueryHeadConfig(
-        tokens=TokensConfig(dim=768, token_relu=True),
-        queries=QueriesConfig(queries="random", groups=100),
-        decoder=DecoderConfig(first_block="identity", feedforward=2048),
-    ),
-    "hsq": _HSQ,
-    "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
-    "conse": ConseConfig(),
-    "fast0tag": Fast0TagConfig(),
-}
+
+def register_head(
+    config: type[HeadConfig], presets: Mapping[str, HeadConfig] | None = None
+) -> Callable[[HeadClass], HeadClass]:
+    """Make a head known under its config's `kind` and the names of its presets: a class decorator.
+
+    A registered head works everywhere: in `create`, `create_model`, recipes, saved models, exports, reports and on the
+    command line. A package that the command line should import for its heads names the module that registers them as
+    an entry point of the group `labelwise.heads`.
+
+    Args:
+        config: The class of the head's options; its `kind` has a default.
+        presets: Options by name. Default: the default options under the name of the kind.
+
+    >>> from torch import nn
+    >>> from labelwise.heads import Head, HeadConfig, as_tokens, create
+    >>> class MaxConfig(HeadConfig):
+    ...     kind: str = "max"
+    >>> @register_head(MaxConfig)
+    ... class MaxHead(Head):
+    ...     def __init__(self, config, in_features, labels):
+    ...         super().__init__(config, in_features, labels)
+    ...         self.classifier = nn.Linear(in_features, labels)
+    ...     def forward(self, x):
+    ...         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
+    ...         return self.classifier(tokens.amax(dim=1))
+    >>> create("max", in_features=64, labels=20)
+    MaxHead(
+      (classifier): Linear(in_features=64, out_features=20, bias=True)
+    )
+    >>> unregister_head("max")
+    """
+    kind = config.model_fields["kind"].default
+    if not isinstance(kind, str):
+        raise LabelwiseError(f"{config.__name__} has no kind; add a line such as: kind: str = 'mine'")
+    named = {kind: config(kind=kind)} if presets is None else dict(presets)
+
+    def register(head: HeadClass) -> HeadClass:
+        # A notebook cell that runs again, or a reloaded module, defines the same class anew.
+        if kind in _KINDS and _origin(_KINDS[kind][1]) != _origin(head):
+            raise LabelwiseError(f"there is a head of the kind {kind!r} already; choose another kind")
+        for name in named:
+            if name in _PRESETS and _PRESETS[name].kind != kind:
+                raise LabelwiseError(f"there is a head {name!r} already; choose another name")
+        _KINDS[kind] = (config, head)
+        _PRESETS.update(named)
+        return head
+
+    return register
+
+
+def unregister_head(kind: str) -> None:
+    """Forget a kind of head and its presets."""
+    if kind not in _KINDS:
+        raise unknown_name("kind", kind, _KINDS)
+    del _KINDS[kind]
+    for name in [name for name, config in _PRESETS.items() if config.kind == kind]:
+        del _PRESETS[name]
+
+
+def _origin(head: type[Head]) -> tuple[str, str]:
+    return head.__module__, head.__qualname__
+
+
+@cache
+def _import_plugins() -> None:
+    for plugin in entry_points(group="labelwise.heads"):
+        try:
+            plugin.load()
+        except Exception as error:  # the heads of other packages still work
+            warnings.warn(f"the heads of {plugin.value!r} cannot be imported: {error}", stacklevel=2)
 
 
 def list_heads(pattern: str = "*") -> list[str]:
     """Names of the presets that match a wildcard pattern.
 
+    Args:
+        pattern: As in a shell, e.g. "hsq*".
+
     >>> list_heads("hsq*")
     ['hsq', 'hsq-linear']
     """
-    return [name for name in PRESETS if fnmatch(name, pattern)]
+    _import_plugins()
+    return [name for name in _PRESETS if fnmatch(name, pattern)]
 
 
 def preset(name: str) -> HeadConfig:
-    if name not in PRESETS:
-        raise unknown_name("head", name, PRESETS)
-    return PRESETS[name]
+    """The options of a head by its name.
 
-
-def option_parts(config: HeadConfig) -> dict[str, str | None]:
-    """Every option of a head by its plain name, and the part it belongs to (None: the head has no parts)."""
-    if not isinstance(config, QueryHeadConfig):
-        return {name: None for name in type(config).model_fields if name != "kind"}
-    parts = [name for name in QueryHeadConfig.model_fields if name != "kind"]
-    return {option: part for part in parts for option in type(getattr(config, part)).model_fields}
+    >>> preset("hsq").experts.shared_experts
+    16
+    """
+    if name not in _PRESETS:
+        _import_plugins()
+    if name not in _PRESETS:
+        raise unknown_name("head", name, _PRESETS)
+    return _PRESETS[name]
 
 
 def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> HeadConfig:
     """`config` with some options changed, checked; `where` names the head in an error."""
-    parts = option_parts(config)
+    parts = config.option_parts()
     values = config.model_dump()
-    for name, value in options.items():
+    for name, value in config.renamed_options(options).items():
         if name not in parts:
             raise LabelwiseError(f"{where}: {unknown_name('option', name, parts)}")
         part = parts[name]
@@ -94,17 +133,24 @@ def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> 
 
 def parse_config(values: Mapping[str, Any], where: str) -> HeadConfig:
     """A head's config from plain values, as saved in a model folder."""
-    kinds: dict[str, type[HeadConfig]] = {
-        "query": QueryHeadConfig,
-        "gap": GapConfig,
-        "csra": CsraConfig,
-        "conse": ConseConfig,
-        "fast0tag": Fast0TagConfig,
-    }
-    kind = str(values.get("kind"))
-    if kind not in kinds:
-        raise LabelwiseError(f"{where}: {unknown_name('kind', kind, kinds)}")
-    return kinds[kind].parse(values, where)
+    return _registered(str(values.get("kind")), where)[0].parse(values, where)
+
+
+def _registered(kind: str, where: str) -> tuple[type[HeadConfig], type[Head]]:
+    if kind not in _KINDS:
+        _import_plugins()
+    if kind not in _KINDS:
+        unknown = unknown_name("kind of head", kind, _KINDS)
+        raise LabelwiseError(f"{where}: {unknown}; import the package that registers it first")
+    return _KINDS[kind]
+
+
+def _validated(value: object) -> object:
+    return parse_config(value, "head") if isinstance(value, Mapping) else value
+
+
+# The type of a config's field that holds the options of any registered head.
+AnyHeadConfig = Annotated[SerializeAsAny[HeadConfig], BeforeValidator(_validated)]
 
 
 def build(
@@ -114,19 +160,19 @@ def build(
     word_vectors: Tensor | None = None,
     label_slot: Tensor | None = None,
 ) -> Head:
+    """The head that a config describes; `create` says what the arguments are."""
     if labels < 1:
         raise LabelwiseError(f"a head needs at least one label, not {labels}")
-    if label_slot is not None and not isinstance(config, QueryHeadConfig):
-        raise LabelwiseError("label_slot deals labels to groups, but this head has no queries; use ml-decoder or hsq")
-    if isinstance(config, GapConfig):
-        return GapHead(config, in_features, labels)
-    if isinstance(config, CsraConfig):
-        return CsraHead(config, in_features, labels)
-    if isinstance(config, ConseConfig):
-        return ConseHead(config, in_features, labels, word_vectors)
-    if isinstance(config, Fast0TagConfig):
-        return Fast0TagHead(config, in_features, labels, word_vectors)
-    return QueryHead(config, in_features, labels, word_vectors, label_slot)
+    inputs: dict[str, Tensor | None] = {"word_vectors": word_vectors} if config.takes_words else {}
+    if label_slot is not None:
+        if not config.has_queries:
+            raise LabelwiseError("label_slot assigns labels to groups, but this head has no queries", options=_GROUPED)
+        inputs["label_slot"] = label_slot
+    make: Callable[..., Head] = _registered(config.kind, "head")[1]
+    return make(config, in_features, labels, **inputs)
+
+
+_GROUPED = {"head": "ml-decoder"}
 
 
 def create(
@@ -138,17 +184,22 @@ def create(
     label_slot: Tensor | None = None,
     **options: Any,
 ) -> Head:
-    """A head by name: a plain `nn.Module` from [B, C, H, W] or [B, T, C] to logits [B, N].
+    """A head by name: a plain `nn.Module` from a map [B, C, H, W] or tokens [B, T, C] to logits [B, N].
 
-    `labels` is a number or a list of names; `options` change any part of the preset. Word queries take `word_vectors`
-    [N, length]. Labels are dealt to groups at random, or as `label_slot` [N] says: slot s belongs to group s // g.
+    Args:
+        name: A preset's name; `list_heads` lists them.
+        in_features: C, the channels of the feature map.
+        labels: The labels' number N, or their names.
+        word_vectors: [N, length], for heads on words.
+        label_slot: [N], which labels share a query: slot s belongs to group s // g. Default: at random.
+        **options: Changes to the preset; `labelwise heads NAME` lists all options.
 
     >>> head = create("ml-decoder", in_features=64, labels=300, dim=32, groups=20)
     >>> head.groups, head.group_size
     (20, 15)
     """
-    where = f"head {name!r}"
     if word_vectors is not None:
         options = {**options, "word_dim": word_vectors.shape[-1]}  # a recipe may name another length
     number = labels if isinstance(labels, int) else len(labels)
-    return build(with_options(preset(name), options, where), in_features, number, word_vectors, label_slot)
+    config = with_options(preset(name), options, f"head {name!r}")
+    return build(config, in_features, number, word_vectors, label_slot)

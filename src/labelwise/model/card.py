@@ -11,7 +11,6 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.config import CsraConfig, QueryHeadConfig
 from labelwise.model.config import ModelConfig
 
 _RANKING = ("mAP", "accuracy_top1", "accuracy_top5")  # do not depend on thresholds
@@ -129,18 +128,14 @@ def _metadata(config: ModelConfig, name: str | None, license: str | None, measur
 
 def _introduction(config: ModelConfig) -> str:
     says = "every label that applies to a photo" if config.task == "multi-label" else "the one label that fits a photo"
-    looks = ", how sure it is, and where it looked" if _looks(config) else ", and how sure it is"
+    looks = ", how sure it is, and where it looked" if config.head.has_attention else ", and how sure it is"
     return f"Says {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
-
-
-def _looks(config: ModelConfig) -> bool:
-    return isinstance(config.head, QueryHeadConfig | CsraConfig)
 
 
 def _use(config: ModelConfig, name: str) -> str:
     looks = (
         f"\n    prediction.attention({json.dumps(config.labels[0], ensure_ascii=False)})  # [H, W]: where it looked"
-        if _looks(config)
+        if config.head.has_attention
         else ""
     )
     return f"""```python

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from labelwise.backbones import BackboneConfig
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.config import HeadConfig
+from labelwise.heads import AnyHeadConfig
 from labelwise.runtime.prediction import TaggerConfig
 from labelwise.words import WordsConfig
 
@@ -19,7 +19,7 @@ class ModelConfig(TaggerConfig):
     """What `config.json` in a model folder holds."""
 
     backbone: BackboneConfig
-    head: Annotated[HeadConfig, Field(discriminator="kind")]
+    head: AnyHeadConfig  # its `kind` says which
     words: WordsConfig | None = None  # where word vectors came from, and those of new labels can come from
     results: dict[str, Any] = Field(default_factory=dict)  # headline metrics and the data they were measured on
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -60,31 +60,19 @@ class LabelModel(Network, ModelHubMixin):
         thresholds; vectors of new ones come from the model's source of words, or all [N, d_w] are given; their
         threshold is the median of the fitted ones.
         """
-        heads.require_word_head(self.head.config, "a change of labels")
-        if not isinstance(self.head, heads.WordHead) or self.head.word_vectors is None:
-            raise LabelwiseError("an optimized model is fixed to its labels; change them first, then optimize")
+        known = self.head.relabelling_words()
         config = relabelled_config(self.config, labels)
         if word_vectors is None:
-            word_vectors = self._word_vectors(config.labels)
-        expected = (len(config.labels), self.head.word_vectors.shape[1])
-        if word_vectors.shape != expected:
-            raise LabelwiseError(f"word_vectors must be {list(expected)}, not {list(word_vectors.shape)}")
-        slots = None
-        if isinstance(self.head, heads.QueryHead) and self.head.label_slot is not None:
-            seed = self.head.config.queries.group_seed
-            before = self.head.label_slot.tolist()
-            slots = heads.regroup(self.labels, before, config.labels, self.head.group_size, seed)
-        head = heads.relabelled(self.head, word_vectors, slots)
+            word_vectors = self._word_vectors(config.labels, dict(zip(self.labels, known, strict=True)))
+        head = self.head.relabelled(self.labels, config.labels, word_vectors)
         config = config.model_copy(update={"head": head.config})
         other = LabelModel(config, backbone=self.backbone, head=head)
         other.training = self.training  # the parts have their modes already, and a frozen backbone keeps its own
         return other
 
-    def _word_vectors(self, labels: Sequence[str]) -> Tensor:
+    def _word_vectors(self, labels: Sequence[str], known: Mapping[str, Tensor]) -> Tensor:
         """Vectors [N, d_w] of labels: the ones that were saved with the model, new ones from their source."""
-        assert isinstance(self.head, heads.WordHead)
-        assert self.head.word_vectors is not None
-        vectors = dict(zip(self.labels, self.head.word_vectors, strict=True))
+        vectors = dict(known)
         new = [label for label in labels if label not in vectors]
         if new:
             if self.config.words is None:
@@ -92,7 +80,7 @@ class LabelModel(Network, ModelHubMixin):
                     f"this model does not know where its word vectors came from: give those of {new[0]!r} and all "
                     "other labels as word_vectors, or create it with words=… (docs/guides/zero-shot.md)"
                 )
-            found = open_words(self.config.words).vectors(new).to(self.head.word_vectors)
+            found = open_words(self.config.words).vectors(new).to(next(iter(known.values())))
             vectors |= dict(zip(new, found, strict=True))
         return torch.stack([vectors[label] for label in labels])
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.backbones import Backbone
-from labelwise.heads.config import CsraConfig, QueryHeadConfig
 from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import QueryMaps, probabilities
@@ -77,7 +76,7 @@ class Network(nn.Module):
     @torch.inference_mode()
     def maps(self, images: Floats) -> QueryMaps | None:
         """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if the head does not attend."""
-        if not isinstance(self.config.head, QueryHeadConfig | CsraConfig):
+        if not self.config.head.has_attention:
             return None
         self._evaluate()
         details = self.details(torch.from_numpy(images).to(next(self.parameters()).device))

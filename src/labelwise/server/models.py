@@ -99,10 +99,9 @@ def _abilities(model: LabelModel | None) -> dict[str, bool]:
         return {"words": False, "explain": False, "attention": False, "experts": False}
     from labelwise.analysis.experts import shared_experts
     from labelwise.analysis.maps import natural_method
-    from labelwise.heads.words import bound_options
 
     return {
-        "words": not bound_options(model.config.head) and model.config.words is not None,
+        "words": model.config.head.takes_new_labels and model.config.words is not None,
         "explain": True,
         "attention": natural_method(model) == "attention",
         "experts": shared_experts(model.config) is not None,

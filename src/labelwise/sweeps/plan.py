@@ -17,8 +17,7 @@ from labelwise.data.convert import row_names, write_manifest
 from labelwise.data.sources import open_data
 from labelwise.data.split import DEFAULT_FRACTIONS, split_table
 from labelwise.data.table import LabelTable
-from labelwise.heads.config import HeadConfig, QueryHeadConfig
-from labelwise.heads.registry import option_parts, preset, with_options
+from labelwise.heads import preset, with_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
 
 
@@ -123,7 +122,7 @@ def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     """What is set for all runs, without the options that this run's head does not know."""
     plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
     others = {key: value for key, value in settings.items() if not full_key(key).startswith("model.options")}
-    known = option_parts(preset(load_recipe(recipe, _applied(plain, others)).model.head))
+    known = preset(load_recipe(recipe, _applied(plain, others)).model.head).option_parts()
     fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(_OPTION) in known}
     if isinstance(whole := changes.get("model.options"), dict):
         fitting["model.options"] = {option: value for option, value in whole.items() if option in known}
@@ -135,30 +134,16 @@ def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     options = {key: full_key(key).removeprefix(_OPTION) for key in settings if full_key(key).startswith(_OPTION)}
     others = {key: value for key, value in settings.items() if key not in options}
     base = load_recipe(recipe, _applied(changes, others)).model
-    known = option_parts(preset(base.head))
+    known = preset(base.head).option_parts()
     wanted = {option: settings[key] for key, option in options.items() if option in known}
     config = with_options(preset(base.head), base.options | wanted, f"head {base.head!r}")
     useless = {}
     for key, option in options.items():
         if option not in known:
             useless[key] = f"the head {base.head!r} has no option {option!r}"
-        elif option in without_effect(config):
+        elif option in config.unused_options:
             useless[key] = f"{option!r} changes nothing in the head {base.head!r}, which has no such experts"
     return useless
-
-
-def without_effect(config: HeadConfig) -> set[str]:
-    """Options of experts that a query head does not have: it knows them all the same, so no typing error would show.
-
-    >>> without_effect(preset("q2l")) - without_effect(preset("hsq-linear")) == {"widths", "activation"}
-    True
-    >>> without_effect(preset("hsq"))
-    set()
-    """
-    if not isinstance(config, QueryHeadConfig) or config.experts.experts == "hybrid":
-        return set()
-    used = {"experts"} | ({"widths", "activation"} if config.experts.experts == "linear" else set())
-    return set(type(config.experts).model_fields) - used
 
 
 FILE = "split.csv"

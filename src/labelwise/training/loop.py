@@ -18,8 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
-from labelwise.heads import with_random_targets
-from labelwise.heads.weights import GateMeter
+from labelwise.heads import GateMeter, with_random_targets
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel

@@ -14,7 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
-from labelwise.heads.registry import option_parts, preset
+from labelwise.heads import preset
 from labelwise.loading.augment import AugmentationConfig
 from labelwise.losses import loss_options
 from labelwise.words import WordsConfig
@@ -141,7 +141,7 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
         kept = _read(earlier, f"recipe {str(earlier)!r}")
         values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
     if "model.head" in changes and isinstance(values.get("model"), dict):
-        _keep_what_fits(values["model"], option_parts(preset(str(changes["model.head"]))))
+        _keep_what_fits(values["model"], preset(str(changes["model.head"])).option_parts())
     if "loss.name" in changes and isinstance(values.get("loss"), dict):
         _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.heads.registry import option_parts
 from labelwise.training.recipe import short_key
 from labelwise.training.run import Run
 
@@ -33,7 +32,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _head_options(run: Run, names: Iterable[str]) -> dict[str, Any]:
     values = run.config.head.model_dump(mode="json")
-    parts = option_parts(run.config.head)
+    parts = run.config.head.option_parts()
     known = {name: parts[name] for name in names if name in parts}
     return {
         f"model.options.{name}": values[name] if part is None else values[part][name] for name, part in known.items()

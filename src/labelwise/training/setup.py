@@ -17,8 +17,7 @@ from labelwise.data.sources import open_data
 from labelwise.data.split import DEFAULT_FRACTIONS, split_table
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
-from labelwise.heads import preset, uses_words, with_options
-from labelwise.heads.config import QueryHeadConfig
+from labelwise.heads import preset, with_options
 from labelwise.loading.augment import eval_transform, train_transform
 from labelwise.loading.dataset import ImageDataset
 from labelwise.model.config import ModelConfig
@@ -38,9 +37,8 @@ def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
     if wanted.grouping == "random":
         return None
     head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
-    groups = head.queries.groups if isinstance(head, QueryHeadConfig) else None
     vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
-    return group_labels(wanted.grouping, groups, table, vectors)
+    return group_labels(wanted.grouping, head.query_groups, table, vectors)
 
 
 def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
@@ -55,7 +53,7 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
         size=wanted.size,
         drop_path=wanted.drop_path,
         task=wanted.task,
-        words=wanted.words if uses_words(head) else None,  # they may be there for the grouping alone
+        words=wanted.words if head.takes_words else None,  # they may be there for the grouping alone
         label_slot=label_slot,
         **wanted.options,
     )

@@ -14,7 +14,7 @@ from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
 from labelwise.core.errors import LabelwiseError
 from labelwise.evaluation.thresholds import fit_config
-from labelwise.heads import preset, uses_words, with_options
+from labelwise.heads import preset, with_options
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
 from labelwise.training.batches import Batches, Share
@@ -77,7 +77,7 @@ def check(recipe: Recipe) -> None:
     """Mistakes in the recipe, before any photo is read."""
     model = recipe.model
     head = with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if uses_words(head) and model.words is None:
+    if head.takes_words and model.words is None:
         raise LabelwiseError(
             "this head needs word vectors: --set model.words=package:glove-50d or FILE (docs/guides/zero-shot.md)"
         )
