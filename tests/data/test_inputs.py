@@ -1,84 +1,148 @@
-"""The evaluation preprocessing against torchvision's, bit for bit."""
+"""Images that are no files: arrays, tensors, bytes, URLs, patterns."""
 
-from __future__ import annotations
+import io
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
-from torch import nn
-from torchvision.transforms import v2
 
-from labelwise.data.preprocessing import InputTransform, Preprocessing, fit_square
-from labelwise.loading.augment import eval_transform
+from labelwise.core.errors import LabelwiseError
+from labelwise.data import inputs
+from labelwise.data.decode import decode, find_images
+from labelwise.data.images import BadImageError
+from labelwise.data.inputs import fetch
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def torchvision(preprocessing: Preprocessing) -> v2.Compose:
-    size, mode = preprocessing.size, v2.InterpolationMode(preprocessing.interpolation)
-    steps: list[nn.Module] = [v2.Resize((size, size), interpolation=mode)]
-    if preprocessing.resize == "crop":
-        steps = [v2.Resize(preprocessing.shorter_side, interpolation=mode), v2.CenterCrop(size)]
-    if preprocessing.resize == "pad":
-        steps = [v2.Resize(None, max_size=size, interpolation=mode)]
-    return v2.Compose(
-        [
-            *steps,
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(preprocessing.mean, preprocessing.std),
-        ]
-    )
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)  # [H, W, 3]
 
 
-def noise(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+def only(source: Any) -> np.ndarray:
+    (found,) = find_images(source)
+    return np.asarray(decode(found))
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.integers(9, 90), st.integers(9, 90), st.integers(8, 70), st.sampled_from(["bilinear", "bicubic"]), st.booleans()
+@pytest.mark.parametrize(
+    "source",
+    [
+        PIXELS,
+        PIXELS.transpose(2, 0, 1),
+        PIXELS.astype(np.float32) / 255,
+        PIXELS.astype(np.int64),
+        PIXELS.astype(np.uint16) * 257,
+        PIXELS[None],
+        torch.from_numpy(PIXELS),
+        torch.from_numpy(PIXELS).permute(2, 0, 1),
+        torch.from_numpy(PIXELS).permute(2, 0, 1)[None].double().div(255).requires_grad_(),
+        Image.fromarray(PIXELS),
+        [Image.fromarray(PIXELS)],
+        (row for row in [PIXELS]),
+    ],
 )
-def test_squash_and_crop_are_torchvisions_to_the_last_bit(
-    width: int, height: int, size: int, interpolation: str, crop: bool
-) -> None:
-    ways = {"resize": "crop", "crop_ratio": 0.875} if crop else {"resize": "squash"}
-    expects = Preprocessing.parse(
-        {"size": size, "mean": MEAN, "std": STD, "interpolation": interpolation, **ways}, "test"
-    )
-    picture = noise(width, height)
-    expected = torchvision(expects)(picture).numpy()
-    found = InputTransform(expects)(picture)
-    assert found.dtype == np.float32
-    assert found.flags.c_contiguous
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(eval_transform(expects)(picture).numpy(), expected)
+def test_one_image_in_many_forms(source: Any) -> None:
+    np.testing.assert_array_equal(only(source), PIXELS)
 
 
-@pytest.mark.parametrize(("width", "height"), [(60, 40), (31, 77), (50, 50)])
-def test_pad_is_torchvisions_between_grey_bars(width: int, height: int) -> None:
-    expects = Preprocessing(size=32, mean=MEAN, std=STD, resize="pad")
-    inner = torchvision(expects)(noise(width, height)).numpy()  # [3, h, w]
-    found = InputTransform(expects)(noise(width, height))
-    top, left = (32 - inner.shape[1]) // 2, (32 - inner.shape[2]) // 2
-    np.testing.assert_array_equal(found[:, top : top + inner.shape[1], left : left + inner.shape[2]], inner)
-    bars = np.ones((32, 32), bool)
-    bars[top : top + inner.shape[1], left : left + inner.shape[2]] = False
-    grey = (np.float32(128 / 255) - np.float32(MEAN)) / np.float32(STD)
-    assert np.allclose(found[:, bars], grey[:, None], atol=1e-6)
+def test_bytes_grey_transparent_and_yes_or_no() -> None:
+    content = io.BytesIO()
+    Image.fromarray(PIXELS).save(content, "PNG")
+    np.testing.assert_array_equal(only(content.getvalue()), PIXELS)
+    np.testing.assert_array_equal(only(bytearray(content.getvalue())), PIXELS)
+    grey = PIXELS[:, :, 0]
+    for form in (grey, grey[:, :, None], grey[None]):
+        np.testing.assert_array_equal(only(form), np.repeat(grey[:, :, None], 3, axis=2))
+    assert (only(np.zeros((2, 2, 4), np.uint8)) == 255).all()  # transparent: white
+    assert only(np.eye(2, dtype=bool))[:, :, 0].tolist() == [[255, 0], [0, 255]]
 
 
-def test_a_strip_of_pixels_is_not_enlarged_as_a_whole() -> None:
-    """1 x 40,000 pixels would become 224 x 8,960,000."""
-    strip = Image.new("RGB", (40_000, 1), (0, 0, 255))
-    strip.paste((255, 0, 0), (19_990, 0, 20_010, 1))
-    transform = InputTransform(Preprocessing(size=224, resize="crop"))
-    for picture in (strip, strip.transpose(Image.Transpose.ROTATE_90)):
-        np.testing.assert_array_equal(transform(picture), transform(Image.new("RGB", (1, 1), (255, 0, 0))))
+def test_batches_and_mixed_lists() -> None:
+    assert len(list(find_images(np.zeros((4, 5, 7, 3), np.uint8)))) == 4
+    assert len(list(find_images(torch.zeros(2, 3, 5, 7)))) == 2
+    assert len(list(find_images([PIXELS, ["a.jpg", Path("b.jpg")], torch.zeros(2, 3, 5, 7)]))) == 5
 
 
-def test_a_line_of_pixels_can_be_padded() -> None:
-    assert fit_square(noise(500, 1), Preprocessing(size=32, resize="pad")).size == (32, 32)
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (7, "a int is not an image; give a path"),
+        (None, "a NoneType is not an image"),
+        ({"image": "a.jpg"}, "a dict is not an image"),
+        ([["a.jpg", 1.5]], "a float is not an image"),
+        (np.zeros(5), r"shape \[5\] is not an image"),
+        (np.zeros((5, 7, 2)), r"shape \[5, 7, 2\]"),
+        (np.zeros((0, 7, 3)), r"shape \[0, 7, 3\]"),
+        (np.full((5, 7, 3), "x"), "is not an image"),
+        (PIXELS.astype(np.float32), "must lie between 0 and 1.*before it is normalised"),
+        (torch.randn(3, 5, 7), "must lie between 0 and 1, this one has values from -"),
+        (np.full((5, 7, 3), np.nan), "must lie between 0 and 1"),
+        (np.full((5, 7, 3), 300), "must lie between 0 and 255"),
+    ],
+)
+def test_what_is_no_image_is_told_in_one_line(wrong: Any, told: str) -> None:
+    with pytest.raises(LabelwiseError, match=told) as caught:
+        list(find_images(wrong))
+    assert "\n" not in str(caught.value)
+
+
+def test_patterns_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.png", "a.png", "notes.txt", "more/c.png", "d[1].png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(PIXELS).save(tmp_path / name, "PNG")
+
+    def names(pattern: str) -> list[str]:
+        return [Path(str(found)).name for found in find_images(pattern)]
+
+    assert names(f"{tmp_path}/?.png") == ["a.png", "b.png"]
+    assert names(f"{tmp_path}/**/*.png") == ["a.png", "b.png", "d[1].png", "c.png"]
+    assert sorted(names(f"{tmp_path}/**")) == ["a.png", "b.png", "c.png", "d[1].png"]  # each once
+    assert names(f"{tmp_path}/*") == ["a.png", "b.png", "d[1].png", "c.png"]  # what is in a folder belongs to it
+    assert names(f"{tmp_path}/d[1].png") == ["d[1].png"]
+    assert names(f"{tmp_path}/d[2].png") == ["d[2].png"]  # no pattern, but a file that is not there
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert names("~/more") == ["c.png"]
+    with pytest.raises(LabelwiseError, match=re.escape(f"no image matches '{tmp_path}/*.gif'")):
+        names(f"{tmp_path}/*.gif")
+
+
+class _Images(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path != "/a.png":
+            self.send_error(404, "Not Found")
+            return
+        content = io.BytesIO()
+        Image.fromarray(PIXELS).save(content, "PNG")
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(content.getvalue())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Images) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_urls(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.testing.assert_array_equal(only(f"{address}/a.png"), PIXELS)
+    with pytest.raises(BadImageError, match="the server answers 404"):
+        only(f"{address}/b.png")
+    with pytest.raises(BadImageError, match="more than 0 MB"):
+        fetch(f"{address}/a.png", max_bytes=10)
+    with pytest.raises(BadImageError, match="cannot be downloaded"):
+        fetch("http://127.0.0.1:1/a.png")
+    with pytest.raises(BadImageError, match="cannot be downloaded"):
+        fetch("http://")
+    ticks = iter(range(0, 1000, 100))
+    monkeypatch.setattr(inputs.time, "monotonic", lambda: next(ticks))
+    with pytest.raises(BadImageError, match="not downloaded within 30 s"):
+        fetch(f"{address}/a.png")

@@ -59,7 +59,7 @@ def test_int8_is_close_and_says_what_it_costs(kind: str, root: Path, capsys: pyt
 
     quantized, model = load(root / kind), load(root / "model")
     images = torch.stack(
-        [torch.from_numpy(model._input(str(path))) for path in sorted((root / "sample" / "images").iterdir())]
+        [torch.from_numpy(model.input(str(path))) for path in sorted((root / "sample" / "images").iterdir())]
     )
     found, whole = quantized.logits(images.numpy()), model.logits(images.numpy())
     assert 1e-6 < relative_difference(found, whole) < 0.1

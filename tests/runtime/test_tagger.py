@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def test_a_picture_given_as_pil_is_turned_upright_as_a_file_is(tagger: Tagger, p
     from_file, from_picture = tagger.predict([tmp_path / "turned.png", Image.open(tmp_path / "turned.png")])
     assert from_picture.all_scores == pytest.approx(from_file.all_scores, abs=1e-6)
     assert from_file.all_scores != pytest.approx(tagger.predict(pictures[0])[0].all_scores, abs=1e-4)
-    assert from_picture.picture().tobytes() == from_file.picture().tobytes()
+    assert from_picture.open_image().tobytes() == from_file.open_image().tobytes()
 
 
 def test_bytes_with_a_name(tagger: Tagger, pictures: list[str]) -> None:
@@ -150,7 +151,7 @@ def test_bytes_with_a_name(tagger: Tagger, pictures: list[str]) -> None:
     )
     assert given.image == "upload.bin"
     assert given.all_scores == pytest.approx(direct.all_scores, abs=1e-5)
-    assert given.picture().tobytes() == direct.picture().tobytes()
+    assert given.open_image().tobytes() == direct.open_image().tobytes()
     assert given.attention("dog") == pytest.approx(direct.attention("dog"))
     assert empty.error == "image 'b' cannot be decoded (empty file)"
     assert tagger.predict(Encoded("alone", data))[0].image == "alone"
@@ -208,7 +209,7 @@ def test_attention_is_the_map_of_the_labels_own_query(head: str, pictures: list[
     tagger = Tagger(small_model(head, **options))
     prediction = tagger.predict(pictures[:2])[1]
     with torch.no_grad():
-        details = tagger.model.details(torch.from_numpy(tagger._input(pictures[1]))[None])
+        details = tagger.model.details(torch.from_numpy(tagger.input(pictures[1]))[None])
     for number, label in enumerate(LABELS):
         found = prediction.attention(label)
         assert found.shape == (2, 2)
@@ -243,3 +244,51 @@ def test_damaged_weights_are_noticed(pictures: list[str]) -> None:
 def test_mistakes_are_labelwise_errors(tagger: Tagger, pictures: list[str], wrong: Callable[..., object]) -> None:
     with pytest.raises(LabelwiseError):
         wrong(tagger, pictures)
+
+
+def test_arrays_tensors_and_bytes_are_predicted_as_the_file_is(tagger: Tagger, pictures: list[str]) -> None:
+    pixels = np.asarray(Image.open(pictures[0]).convert("RGB"))
+    forms = [pictures[0], Path(pictures[0]).read_bytes(), pixels, torch.from_numpy(pixels.copy()).permute(2, 0, 1)]
+    first, *others = tagger.predict(forms)
+    for other in others:
+        assert other.all_scores == pytest.approx(first.all_scores, abs=1e-6)
+    assert len(tagger.predict(np.stack([pixels, pixels]))) == 2
+
+
+def test_predictions_are_a_list_that_prints_well(tagger: Tagger, pictures: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "<b>.png"
+    Image.open(pictures[0]).save(gone)
+    found = Tagger(tagger.model, threshold=0.0).predict(
+        [pictures[0], Image.open(pictures[1]), "none.jpg", gone], on_bad_image="skip"
+    )
+    gone.unlink()
+    assert isinstance(found, list)
+    assert isinstance(found[1:], type(found))
+    assert repr(found).startswith(f"<Predictions: 4 images>\n  {pictures[0]}: {found[0].labels[0]} ")
+    assert "image of 90 x 90: " in repr(found)
+    assert "none.jpg: image 'none.jpg' cannot be decoded" in repr(found)
+    html = found._repr_html_()
+    assert html.count("data:image/jpeg;base64,") == 2  # one is broken, one was deleted since
+    assert "&lt;b&gt;.png" in html
+    assert "<b>.png" not in html
+    assert found[0]._repr_html_().count("<tr>") == 2
+    assert repr(type(found)(found * 10)).endswith("… 20 more")
+    frame = found.to_pandas()
+    assert list(frame.columns) == ["labels", "scores", "error"]
+    assert frame.loc[pictures[0], "labels"] == found[0].labels
+    assert frame["error"].isna().tolist() == [True, True, False, True]
+    wide = found.to_pandas(all_scores=True)
+    assert wide.loc[pictures[0], "dog"] == found[0].all_scores["dog"]
+
+
+def test_to_pandas_names_the_package_that_is_missing(
+    tagger: Tagger, pictures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(LabelwiseError, match="pip install pandas"):
+        tagger.predict(pictures[0]).to_pandas()
+
+
+def test_load_refuses_options_that_it_does_not_know(tagger: Tagger, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="treshold"):
+        load(tmp_path, treshold=0.5)  # type: ignore[call-arg]

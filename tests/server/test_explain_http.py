@@ -56,7 +56,7 @@ def test_attention_and_experts(server: RunningServer, folder: Path, photos: list
         np.testing.assert_allclose(found, prediction.attention(label), atol=1e-4)
         assert np.sum(found) == pytest.approx(1, abs=1e-3)
     assert answer["experts"]["names"] == ["own", "shared 0", "shared 1", "shared 2"]
-    inputs = torch.from_numpy(tagger._input(photos[0]))[None]
+    inputs = torch.from_numpy(tagger.input(photos[0]))[None]
     with torch.inference_mode():
         details = hsq.details(inputs)
     gates = details.gates[-1][0][details.label_query]
@@ -71,7 +71,7 @@ def test_grad_cam_for_a_head_without_attention(server: RunningServer, folder: Pa
     answer = server.client.post("/models/gap/explain?labels=sun", content=body).json()
     assert (answer["kind"], answer["experts"]) == ("grad-cam", None)
     gap = model(folder, "gap")
-    expected = maps_of(gap, Tagger(gap).predict(photos[1])[0].picture(), ["sun"])["sun"]
+    expected = maps_of(gap, Tagger(gap).predict(photos[1])[0].open_image(), ["sun"])["sun"]
     np.testing.assert_allclose(answer["maps"]["sun"], expected, atol=2e-3)
 
 

@@ -285,7 +285,7 @@ def test_the_map_lies_where_the_model_looked(browser: Any, address: str, photos:
     card.locator(".tools input").evaluate("e => { e.value = 0.3; e.dispatchEvent(new Event('input')); }")
     assert canvas.evaluate("c => c.style.opacity") == "0.3"
     with torch.no_grad():
-        image = torch.from_numpy(tagger._input(photos[1]))[None]
+        image = torch.from_numpy(tagger.input(photos[1]))[None]
         gates = tagger.model.details(image).gates[-1][0, LABELS.index("dog")].numpy()  # [n_t + n_s]
     best = ["own", "shared 0", "shared 1", "shared 2"][int(gates.argmax())]
     chart = card.locator(".experts svg")

@@ -123,7 +123,7 @@ def _picture(
     prediction = tagger.predict(image)[0]
     shown = [name.strip() for name in labels.split(",")] if labels else list(prediction.all_scores)[:top]
     network = require_network(tagger.model)
-    maps = maps_of(network, prediction.picture(), shown, method=method, layer=layer, head=head)
+    maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=head)
     out.parent.mkdir(parents=True, exist_ok=True)
     save_explanation(prediction, maps, out, describe(network, method, layer, head))
     say(f"{out}: {', '.join(shown)}")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from glob import glob
+from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImageError, Encoded, as_rgb, is_image, load_image
+from labelwise.data.inputs import TensorLike, fetch, from_array, from_tensor, is_tensor, is_url
 
 FileKind = Literal["image", "shard", "parquet"]
-FoundImage = str | Image.Image | Encoded  # one image: no folder, no other kind of path
-ImageSource = FoundImage | Path
+FoundImage = str | Image.Image | Encoded  # one image: a path or URL, no folder
+ImageSource = FoundImage | Path | bytes | NDArray[Any] | TensorLike
 ImageSources = ImageSource | Iterable[ImageSource]
 _Source = TypeVar("_Source", bound=FoundImage)
 _Decoded = TypeVar("_Decoded")
@@ -29,8 +34,9 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
     """List the images that `images` names, in order.
 
     Args:
-        images: A path, a PIL image, `Encoded` bytes, a folder (its image files and those below it, sorted by name), or
-            any mix of these in an iterable.
+        images: A path, a pattern (`photos/*.jpg`), a folder (its image files and those below it, sorted by name), an
+            http or https URL, bytes, a PIL image, a NumPy array or torch tensor (one image or a batch), or any mix of
+            these in an iterable.
 
     >>> list(find_images(["b.jpg", Path("a.png")]))
     ['b.jpg', 'a.png']
@@ -38,20 +44,51 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
     if isinstance(images, Image.Image | Encoded):
         yield images
     elif isinstance(images, str | Path):
-        yield from _below(str(images)) if os.path.isdir(images) else [str(images)]
-    else:
+        yield from _named(str(images))
+    elif isinstance(images, bytes | bytearray | memoryview):
+        yield Encoded("<bytes>", bytes(images))
+    elif isinstance(images, np.ndarray):
+        yield from from_array(images)
+    elif is_tensor(images):
+        yield from from_tensor(cast(TensorLike, images))
+    elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         for entry in images:
             yield from find_images(entry)
+    else:
+        raise LabelwiseError(
+            f"a {type(images).__name__} is not an image; give a path, folder, pattern, URL, bytes, PIL image, NumPy "
+            "array, torch tensor, or a list of these"
+        )
+
+
+def _named(name: str) -> Iterator[str]:
+    if is_url(name):
+        yield name
+        return
+    if name.startswith("~"):
+        name = os.path.expanduser(name)
+    if os.path.isdir(name):
+        found = _below(name)
+    elif ("*" in name or "?" in name) and not os.path.exists(name):
+        # Brackets alone make no pattern: "photo[1].jpg" is what browsers call a second download.
+        matches = sorted(glob(name, recursive=True))
+        if "**" in name:  # it matches the files in its folders itself
+            matches = [match for match in matches if not os.path.isdir(match)]
+        found = chain.from_iterable(_below(match) if os.path.isdir(match) else [match] for match in matches)
+        found = (path for path in found if is_image(os.path.basename(path)))
+    else:
+        yield name
+        return
+    first = next(found, None)
+    if first is None:
+        what = f"the folder {name!r} holds no images" if os.path.isdir(name) else f"no image matches {name!r}"
+        raise LabelwiseError(f"{what}; give another one, or the files themselves")
+    yield first
+    yield from found
 
 
 def _below(folder: str) -> Iterator[str]:
-    empty = True
-    for parent, names in walk(folder):
-        for name in filter(is_image, names):
-            empty = False
-            yield os.path.join(parent, name)
-    if empty:
-        raise LabelwiseError(f"the folder {folder!r} holds no images; name another one, or the files themselves")
+    return (os.path.join(parent, name) for parent, names in walk(folder) for name in filter(is_image, names))
 
 
 def walk(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
@@ -84,7 +121,9 @@ def file_kind(name: str) -> FileKind | None:
 
 
 def decode(source: FoundImage, min_side: int | None = None) -> Image.Image:
-    """The image as upright 8-bit RGB. `min_side`: see `load_image`."""
+    """The image as upright 8-bit RGB; a URL is downloaded. `min_side`: see `load_image`."""
+    if isinstance(source, str) and is_url(source):
+        source = fetch(source)
     if not isinstance(source, Image.Image):
         return load_image(source, min_side=min_side)
     try:
@@ -101,7 +140,7 @@ def decode_many(
     *,
     threads: int | None = None,
     ahead: int = 64,
-) -> Iterator[tuple[_Source, _Decoded | BadImageError]]:
+) -> Generator[tuple[_Source, _Decoded | BadImageError]]:
     """Decode and transform images in threads, in their order. Pillow decodes without holding Python's lock.
 
     Args:

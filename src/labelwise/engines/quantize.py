@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.data.images import BadImageError, OnBadImage, load_image
+from labelwise.core.progress import progress_of
+from labelwise.data.decode import decode_many
+from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.data.table import LabelTable
 from labelwise.engines.convert import FILES, open_file, save_openvino
@@ -129,7 +131,7 @@ def _in_head(node: Any) -> bool:
 
 
 def _calibration_batches(calibration: Calibration) -> Iterator[Floats]:
-    """One picture at a time [1, 3, size, size], spread evenly over the table."""
+    """One image at a time [1, 3, size, size], spread evenly over the table."""
     table = calibration.table
     rows = np.linspace(0, len(table) - 1, min(CALIBRATION_IMAGES, len(table))).round().astype(int)
     for _, image in _inputs(calibration, rows.tolist()):
@@ -137,19 +139,18 @@ def _calibration_batches(calibration: Calibration) -> Iterator[Floats]:
 
 
 def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Floats]]:
-    transform = InputTransform(calibration.config.preprocessing)
-    for row in rows:
-        try:
-            yield row, transform(load_image(calibration.table.images[row], min_side=transform.min_side))
-        except BadImageError as bad:
-            if calibration.on_bad_image == "error":
-                raise bad.skippable(calibration.table.where(row)) from None
+    """Rows of the table with their inputs [3, size, size]."""
+    table = calibration.table
+    decoded = decode_many((table.images[row] for row in rows), InputTransform(calibration.config.preprocessing))
+    for row, (_, result) in zip(rows, decoded, strict=True):
+        if not isinstance(result, BadImageError):
+            yield row, result
+        elif calibration.on_bad_image == "error":
+            raise result.skippable(table.where(row))
 
 
 def _mean_average_precisions(engines: list[Engine], calibration: Calibration) -> list[float]:
-    """Percent; the same decoded pictures go through all networks."""
-    from labelwise.core.progress import progress_of
-
+    """Percent; the same decoded images go through all networks."""
     targets = calibration.table.targets()
     logits: list[list[Floats]] = [[] for _ in engines]
     rows: list[int] = []

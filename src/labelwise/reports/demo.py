@@ -41,7 +41,7 @@ class DemoPicture:
     @classmethod
     def from_prediction(cls, prediction: Prediction, truth: Sequence[str]) -> Self:
         """With the overlays of all predicted labels; the model's head has to have attention."""
-        picture = prediction.picture()
+        picture = prediction.open_image()
         return cls(
             image=picture,
             name=Path(str(getattr(prediction.image, "filename", prediction.image))).name,

@@ -52,7 +52,7 @@ def save_explanation(
     from matplotlib.figure import Figure
 
     scores, applies = prediction.all_scores, set(prediction.labels)
-    picture = prediction.picture()
+    picture = prediction.open_image()
     columns = min(_COLUMNS, 1 + len(maps))
     rows = ceil((1 + len(maps)) / columns)
     height = 3.2 * picture.height / picture.width

@@ -1,11 +1,14 @@
-"""What a model says about one picture: labels with scores, and where it looked."""
+"""What a model says about an image: from logits to scores, from scores to labels, and the result for people."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, Self
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +17,20 @@ from pydantic import Field, field_validator, model_validator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.tables import to_frame
 from labelwise.data.decode import FoundImage, decode
-from labelwise.data.images import Encoded
+from labelwise.data.images import BadImageError, Encoded
+from labelwise.data.inputs import is_url
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.runtime.sessions import Floats
 
+if TYPE_CHECKING:
+    import pandas
+
 Doubles = NDArray[np.float64]
 QueryMaps = tuple[Floats, NDArray[np.int64]]  # where each query looked, [..., K, H, W]; each label's query, [N]
+_THUMBNAIL = 96  # pixels high, in notebooks
+_ROWS_SHOWN = 20
 
 
 class TaggerConfig(Config):
@@ -97,14 +107,33 @@ def check_threshold(threshold: float, task: str) -> None:
     if not 0 <= threshold <= 1:
         raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
     if task == "single-label":
-        raise LabelwiseError("a single-label model names its best label, always: leave the threshold out")
+        raise LabelwiseError("a single-label model always gives its best label; leave the threshold out")
 
 
 class Prediction:
-    """What the model says about one picture.
+    """What the model says about one image. A notebook shows it with a thumbnail.
 
-    `labels` and their `scores` are those that apply, best first: each reaches its own threshold (a single-label model
-    gives its best label, always). A picture that cannot be decoded has an `error` and no labels.
+    Args:
+        config: The model's config.
+        source: The image.
+        scores: `probabilities` [N], in the order of the model's labels; None with an `error`.
+        error: Why the image cannot be decoded.
+        maps: Finds the model's attention maps for an image.
+
+    Attributes:
+        image: The path or URL as given, the name of bytes, or the image itself.
+        error: Why there are no labels; None if there are.
+        labels: The labels that apply, best first: each reaches its own threshold (a single-label model gives its best
+            label, always).
+        scores: Their scores.
+
+    Example:
+        >>> config = TaggerConfig(labels=("cat", "dog"), preprocessing=Preprocessing())
+        >>> prediction = Prediction(config, "a.jpg", np.array([0.25, 0.75]))
+        >>> prediction
+        <Prediction a.jpg: dog 0.75>
+        >>> prediction.labels, prediction.all_scores
+        (['dog'], {'dog': 0.75, 'cat': 0.25})
     """
 
     def __init__(
@@ -115,7 +144,6 @@ class Prediction:
         error: str | None = None,
         maps: Callable[[FoundImage], QueryMaps] | None = None,
     ) -> None:
-        # The path as given, the name of what was given as bytes, or the image itself.
         self.image: str | Image.Image = source.name if isinstance(source, Encoded) else source
         self.error = error
         self._config, self._source, self._find_maps = config, source, maps
@@ -148,13 +176,14 @@ class Prediction:
         return dict(zip(self._config.labels, self._config.label_thresholds, strict=True))
 
     def choose(self, top: int | None = None, threshold: float | None = None) -> dict[str, float]:
-        """Labels with their scores, best first: those that apply, or by another choice for this picture.
+        """Labels with their scores, best first: those that apply, or another choice.
 
-        `threshold` is one for all labels; `top` alone gives the K best whatever their thresholds, with `threshold` at
-        most K of those that reach it.
+        Args:
+            top: Give the best labels, this many, whatever their thresholds; with `threshold`, at most this many.
+            threshold: One threshold for all labels.
         """
         if top is not None and top < 1:
-            raise LabelwiseError(f"the {top} best labels cannot be given; ask for 1 or more")
+            raise LabelwiseError(f"top={top} is too small; ask for 1 label or more")
         if threshold is not None:
             check_threshold(threshold, self._config.task)
             chosen = {label: score for label, score in self.all_scores.items() if score >= threshold}
@@ -165,7 +194,7 @@ class Prediction:
     def to_dict(
         self, *, top: int | None = None, threshold: float | None = None, all_scores: bool = False
     ) -> dict[str, Any]:
-        """For JSON: `image` (null for a picture that has no name), and `labels` of `choose` or the `error`."""
+        """Plain values, ready for JSON: `image` (None if it has no name), and `labels` of `choose` or the `error`."""
         about: dict[str, Any] = {"image": self.image if isinstance(self.image, str) else None}
         if self.error is not None:
             return about | {"error": self.error}
@@ -174,18 +203,18 @@ class Prediction:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the picture was fitted into the model's square input: says what part of it `attention` covers."""
+        """How the image was fitted into the model's square input: says which part of it `attention` covers."""
         return self._config.preprocessing
 
-    def picture(self) -> Image.Image:
-        """The picture itself: upright 8-bit RGB."""
+    def open_image(self) -> Image.Image:
+        """The image itself: upright 8-bit RGB."""
         return decode(self._source)
 
     def attention(self, label: str) -> Floats:
         """Where the model looked for `label`, [H, W], sums to 1.
 
-        The map covers what the model saw of the picture: all of it, unless the model's preprocessing crops or pads.
-        The picture runs through the model again on the first call.
+        The map covers what the model saw of the image: all of it, unless the model's preprocessing crops or pads.
+        The image runs through the model again on the first call.
         """
         labels = self._config.labels
         if label not in labels:
@@ -203,6 +232,75 @@ class Prediction:
             raise LabelwiseError("this prediction has no model that could show its attention")
         return self._find_maps(self._source)
 
+    @property
+    def name(self) -> str:
+        """The image's path, URL or name, or its size if it has none."""
+        return self.image if isinstance(self.image, str) else f"image of {self.image.width} x {self.image.height}"
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{label} {score:.2f}" for label, score in zip(self.labels, self.scores, strict=True))
+        return f"{self.name}: {self.error or found or 'no label'}"
+
     def __repr__(self) -> str:
-        said = self.error or ", ".join(f"{n} {s:.2f}" for n, s in zip(self.labels, self.scores, strict=True))
-        return f"<Prediction {self.image!s}: {said or 'no label'}>"
+        return f"<Prediction {self}>"
+
+    def _repr_html_(self) -> str:
+        return Predictions([self])._repr_html_()
+
+    def _row(self) -> str:
+        """A row of the table that a notebook shows."""
+        found = " ".join(
+            f"<b>{escape(label)}</b> {score:.2f}" for label, score in zip(self.labels, self.scores, strict=True)
+        )
+        cell = escape(self.error) if self.error is not None else found or "no label"
+        return f"<tr><td>{self._thumbnail()}</td><td>{escape(self.name)}</td><td>{cell}</td></tr>"
+
+    def _thumbnail(self) -> str:
+        if isinstance(self._source, str) and is_url(self._source):
+            return f'<img src="{escape(self._source)}" style="max-height:{_THUMBNAIL}px" alt="">'
+        if self.error is not None:
+            return ""
+        try:
+            image = decode(self._source, min_side=_THUMBNAIL)
+        except BadImageError:  # the file was there when it was predicted
+            return ""
+        image.thumbnail((2 * _THUMBNAIL, _THUMBNAIL))
+        content = BytesIO()
+        image.save(content, "JPEG", quality=80)
+        return f'<img src="data:image/jpeg;base64,{b64encode(content.getvalue()).decode()}" alt="">'
+
+
+class Predictions(list[Prediction]):
+    """Predictions in the order of their images: a list that prints well and becomes a pandas frame."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Prediction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Predictions: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Prediction | Predictions:
+        return Predictions(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def to_pandas(self, *, all_scores: bool = False) -> pandas.DataFrame:
+        """A frame with one row per image: `image`, `labels`, `scores` and `error`.
+
+        Args:
+            all_scores: Give a column with the score of each label instead of `labels` and `scores`.
+        """
+        rows: list[dict[str, Any]] = []
+        for one in self:
+            found = one.all_scores if all_scores else {"labels": one.labels, "scores": one.scores}
+            rows.append({"image": one.name, **found, "error": one.error})
+        return to_frame(rows, "image")
+
+    def __repr__(self) -> str:
+        shown = [f"  {prediction}" for prediction in self[:_ROWS_SHOWN]]
+        if len(self) > _ROWS_SHOWN:
+            shown.append(f"  … {len(self) - _ROWS_SHOWN:,} more")
+        return "\n".join([f"<Predictions: {len(self):,} image{'' if len(self) == 1 else 's'}>", *shown])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(prediction._row() for prediction in self[:_ROWS_SHOWN])
+        more = f"<p>… {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
+        return f"<table><tr><th></th><th>image</th><th>labels</th></tr>{rows}</table>{more}"

@@ -1,21 +1,28 @@
-"""Use a model: pictures in, labels with scores out, and where it looked on request."""
+"""Use a model: images in, labels with scores out, and where it looked on request."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Protocol, get_args
 
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.core.progress import track
-from labelwise.data.decode import FoundImage, ImageSources, decode, find_images, thread_count
+from labelwise.core.progress import ShowProgress, track
+from labelwise.data.decode import FoundImage, ImageSources, decode, decode_many, find_images
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.runtime.exported import ExportedModel
-from labelwise.runtime.prediction import Doubles, Prediction, QueryMaps, TaggerConfig, check_threshold, probabilities
+from labelwise.runtime.prediction import (
+    Doubles,
+    Prediction,
+    Predictions,
+    QueryMaps,
+    TaggerConfig,
+    check_threshold,
+    probabilities,
+)
 from labelwise.runtime.sessions import Engine, Family, Floats
 
 
@@ -37,10 +44,24 @@ class Model(Protocol):
 
 
 class Tagger:
-    """A model ready for pictures.
+    """A model ready for images.
 
-    `engine` runs it; without one it runs by itself. `threshold` replaces the thresholds that the model carries by one
-    for all labels.
+    Args:
+        model: A `LabelModel`, an `OptimizedModel` or an `ExportedModel`.
+        engine: What runs it; by default it runs by itself.
+        threshold: One threshold for all labels, instead of the model's own.
+
+    Attributes:
+        labels: The labels, in the model's order.
+        thresholds: The score from which each label applies.
+        family: What runs the model: torch, onnxruntime or openvino.
+
+    Example:
+        >>> tagger = Tagger(model)  # doctest: +SKIP
+        >>> tagger.predict(["a.jpg", "https://example.org/b.jpg"])  # doctest: +SKIP
+        <Predictions: 2 images>
+          a.jpg: dog 0.98, person 0.91
+          https://example.org/b.jpg: no label
     """
 
     def __init__(self, model: Model, *, engine: Engine | None = None, threshold: float | None = None) -> None:
@@ -51,28 +72,42 @@ class Tagger:
         self.labels = self.config.labels
         self.thresholds = dict(zip(self.labels, self.config.label_thresholds, strict=True))
         self.family = engine.family if engine else model.family
-        self._transform = InputTransform(self.config.preprocessing)
+        self.transform = InputTransform(self.config.preprocessing)
         self._engine = engine
+
+    def input(self, source: FoundImage) -> Floats:
+        """The model's input [3, size, size] for one image."""
+        return self.transform(decode(source, self.transform.min_side))
 
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, size, size]."""
         return self._engine(images) if self._engine else self.model.logits(images)
 
     def predict(
-        self, images: ImageSources, *, batch_size: int = 32, progress: bool = False, on_bad_image: OnBadImage = "error"
-    ) -> list[Prediction]:
-        """One prediction per picture, in their order.
+        self,
+        images: ImageSources,
+        *,
+        batch_size: int = 32,
+        progress: ShowProgress = False,
+        on_bad_image: OnBadImage = "error",
+    ) -> Predictions:
+        """Predict the labels of images, one prediction per image, in their order.
 
-        `images` is a path, a PIL picture, `Encoded` bytes with a name, a folder (searched with all folders in it, in
-        alphabetical order) or any mix of these in a list. A picture that cannot be decoded raises, or with
-        `on_bad_image="skip"` gives a prediction with an `error`. Millions of pictures: use `stream`, which keeps only
-        what it works on in memory.
+        Args:
+            images: A path, a pattern (`photos/*.jpg`), a folder (searched with all folders in it), an http or https
+                URL, bytes, a PIL image, a NumPy array or torch tensor ([H, W, 3], [3, H, W] or a batch; 8 bits, or
+                floats between 0 and 1), or any mix of these in a list.
+            batch_size: Images at a time.
+            progress: Whether to show a progress bar, or a function that is told the progress.
+            on_bad_image: `error` raises at an image that cannot be decoded, `skip` gives a prediction with an `error`.
+
+        For millions of images use `stream`, which keeps only what it works on in memory.
         """
-        if not progress:
-            return list(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
+        if progress is False:
+            return Predictions(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
         sources = list(find_images(images))
         predictions = self.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
-        return list(track(predictions, "Predicting", len(sources)))
+        return Predictions(track(predictions, "Predicting", len(sources), progress))
 
     def stream(
         self, images: ImageSources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
@@ -82,21 +117,16 @@ class Tagger:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
         if on_bad_image not in get_args(OnBadImage):
             raise unknown_name("on_bad_image", on_bad_image, get_args(OnBadImage))
-        waiting: deque[tuple[FoundImage, Future[Floats]]] = deque()
-        pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")  # Pillow releases Python's lock
+        decoded = decode_many(find_images(images), self.transform, ahead=batch_size + 1)
         try:
-            for source in find_images(images):
-                waiting.append((source, pool.submit(self._input, source)))
-                if len(waiting) == 2 * batch_size:
-                    yield from self._batch([waiting.popleft() for _ in range(batch_size)], on_bad_image)
-            while waiting:
-                yield from self._batch([waiting.popleft() for _ in range(min(batch_size, len(waiting)))], on_bad_image)
+            while batch := list(islice(decoded, batch_size)):
+                yield from self._batch(batch, on_bad_image)
         finally:
-            pool.shutdown(cancel_futures=True)
+            decoded.close()
 
     def query_maps(self, source: FoundImage) -> QueryMaps:
-        """Where each query looked in a picture, [K, H, W], and the query that answers for each label, [N]."""
-        found = self.model.maps(self._input(source)[None])
+        """Where each query looked in an image, [K, H, W], and the query that answers for each label, [N]."""
+        found = self.model.maps(self.input(source)[None])
         if found is None:
             if isinstance(self.model, ExportedModel):
                 raise LabelwiseError(
@@ -109,30 +139,23 @@ class Tagger:
         maps, label_query = found
         return maps[0], label_query
 
-    def _input(self, source: FoundImage) -> Floats:
-        """[3, size, size]; runs in a thread."""
-        return self._transform(decode(source, min_side=self._transform.min_side))
-
-    def _batch(
-        self, waiting: list[tuple[FoundImage, Future[Floats]]], on_bad_image: OnBadImage
-    ) -> Iterator[Prediction]:
-        inputs: list[Floats] = []
-        errors: list[str | None] = []
-        for _, future in waiting:
-            try:
-                inputs.append(future.result())
-                errors.append(None)
-            except BadImageError as bad:
-                if on_bad_image == "error":
-                    raise bad.skippable() from None
-                errors.append(str(bad))
-        rows = iter(self.scores(np.stack(inputs)) if inputs else ())
-        for (source, _), error in zip(waiting, errors, strict=True):
-            yield Prediction(self.config, source, next(rows) if error is None else None, error, self.query_maps)
-
     def scores(self, images: Floats) -> Doubles:
         """`probabilities` [B, N] of inputs [B, 3, size, size]."""
         scores = probabilities(self.logits(images), self.config)
         if np.isnan(scores).any():
             raise LabelwiseError("the model's scores are not numbers (NaN): its weights are damaged; train it again")
         return scores
+
+    def _batch(
+        self, batch: list[tuple[FoundImage, Floats | BadImageError]], on_bad_image: OnBadImage
+    ) -> Iterator[Prediction]:
+        bad = next((result for _, result in batch if isinstance(result, BadImageError)), None)
+        if bad is not None and on_bad_image == "error":
+            raise bad.skippable()
+        inputs = [result for _, result in batch if not isinstance(result, BadImageError)]
+        rows = iter(self.scores(np.stack(inputs)) if inputs else ())
+        for source, result in batch:
+            if isinstance(result, BadImageError):
+                yield Prediction(self.config, source, None, str(result))
+            else:
+                yield Prediction(self.config, source, next(rows), maps=self.query_maps)
