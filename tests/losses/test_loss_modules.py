@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
@@ -72,3 +74,23 @@ def test_mistakes_are_named(name: str, options: dict[str, object], message: str)
 
 def test_modules_save_no_state() -> None:
     assert losses.create("asymmetric").state_dict() == {}
+
+
+def squared(logits: torch.Tensor, targets: torch.Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> torch.Tensor:
+    error = (logits.sigmoid() - targets.clamp(min=0)).square()
+    return error.mean() if reduction == "mean" else error.sum()
+
+
+def test_a_loss_of_ones_own_is_one_function_and_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelwise.losses.modules._LOSSES", {})  # forget it after the test
+
+    class Squared(losses.Loss, name="squared", function=squared):
+        pass
+
+    assert losses.list_losses() == ["squared"]
+    assert losses.loss_options("squared") == ["reduction"]
+    loss = losses.create("squared", reduction="sum")
+    assert isinstance(loss, Squared)
+    assert torch.equal(loss(LOGITS, TARGETS), squared(LOGITS, TARGETS, reduction="sum"))
+    with pytest.raises(LabelwiseError, match=r"reduction='median'"):
+        losses.create("squared", reduction="median")

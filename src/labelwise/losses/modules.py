@@ -13,12 +13,35 @@ from labelwise.core.config import Config
 from labelwise.core.errors import unknown_name
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 
+_LOSSES: dict[str, type[Loss]] = {}
+
 
 class Loss(nn.Module):
-    """A loss function with its options. The function's signature is the one list of options, defaults and ranges."""
+    """A loss function with its options; the function's keyword-only arguments are the options.
+
+    A subclass registers itself: from then on `create`, recipes and `labelwise train --loss` know its name.
+
+    Args:
+        options: Options of the function, checked against its signature.
+
+    Example:
+        def squared(logits: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+            error = (logits.sigmoid() - targets).square()
+            return error.mean() if reduction == "mean" else error.sum()
+
+        class Squared(Loss, name="squared", function=squared):
+            "Squared error of the probabilities."
+
+        losses.create("squared", reduction="sum")
+    """
 
     name: ClassVar[str]
     function: ClassVar[Callable[..., Tensor]]
+
+    def __init_subclass__(cls, *, name: str, function: Callable[..., Tensor]) -> None:
+        super().__init_subclass__()
+        cls.name, cls.function = name, staticmethod(function)
+        _LOSSES[name] = cls
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -38,46 +61,37 @@ class Loss(nn.Module):
         return ", ".join(f"{key}={value!r}" for key, value in self.options.items())
 
 
-class BCE(Loss):
-    name = "bce"
-    function = staticmethod(bce)
+class BCE(Loss, name="bce", function=bce):
+    """Binary cross-entropy."""
 
 
-class SoftmaxCrossEntropy(Loss):
-    name = "softmax-cross-entropy"
-    function = staticmethod(softmax_cross_entropy)
+class SoftmaxCrossEntropy(Loss, name="softmax-cross-entropy", function=softmax_cross_entropy):
+    """Softmax cross-entropy, for exactly one label per image."""
 
 
-class Focal(Loss):
-    name = "focal"
-    function = staticmethod(focal)
+class Focal(Loss, name="focal", function=focal):
+    """Focal loss (Lin et al., ICCV 2017)."""
 
 
-class Asymmetric(Loss):
-    name = "asymmetric"
-    function = staticmethod(asymmetric)
+class Asymmetric(Loss, name="asymmetric", function=asymmetric):
+    """Asymmetric loss (Ridnik et al., ICCV 2021)."""
 
 
-class TwoWay(Loss):
-    name = "two-way"
-    function = staticmethod(two_way)
+class TwoWay(Loss, name="two-way", function=two_way):
+    """Two-way loss (Kobayashi, CVPR 2023)."""
 
 
-class Ranking(Loss):
-    name = "ranking"
-    function = staticmethod(ranking)
+class Ranking(Loss, name="ranking", function=ranking):
+    """Pairwise ranking loss, as in Fast0Tag."""
 
 
-class Hill(Loss):
-    name = "hill"
-    function = staticmethod(hill)
+class Hill(Loss, name="hill", function=hill):
+    """Hill loss for missing labels (Zhang et al., 2021)."""
 
 
-class SPLC(Loss):
-    """Remembers the epoch; without `set_epoch` it stays at 0, before any correction."""
+class SPLC(Loss, name="splc", function=splc):
+    """Self-paced loss correction (Zhang et al., 2021). Without `set_epoch` it stays at epoch 0: no correction."""
 
-    name = "splc"
-    function = staticmethod(splc)
     epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -85,11 +99,6 @@ class SPLC(Loss):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self.function(logits, targets, epoch=self.epoch, **self.options)
-
-
-_LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (BCE, SoftmaxCrossEntropy, Focal, Asymmetric, TwoWay, Ranking, Hill, SPLC)
-}
 
 
 def list_losses() -> list[str]:
