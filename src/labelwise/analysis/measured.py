@@ -24,7 +24,7 @@ from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
 from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.model.config import ModelConfig
-from labelwise.model.folder import WEIGHTS
+from labelwise.model.folder import CONFIG, WEIGHTS
 from labelwise.runtime.prediction import Doubles, decide, probabilities
 from labelwise.training.run import Run, with_splits_of_run
 
@@ -63,7 +63,10 @@ def predict_once(
 
 def fingerprint(run: Run, images: Sequence[str]) -> str:
     """The same for the same weights, architecture and list of images; temperature and thresholds come later."""
-    config = run.config.model_dump(mode="json", exclude={"temperature", "offset", "thresholds", "results"})
+    # As it was saved: options that have been renamed or added since must not make stored predictions look outdated.
+    saved = json.loads((run.model_folder / CONFIG).read_text(encoding="utf-8"))
+    counts = set(type(run.config).model_fields) - {"temperature", "offset", "thresholds", "results"}
+    config = {name: value for name, value in saved.items() if name in counts}
     about = json.dumps([FORMAT, config, list(images)], sort_keys=True)
     return sha256(run.model_folder / WEIGHTS, about).hexdigest()[:32]
 

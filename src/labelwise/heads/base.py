@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import torch
 from pydantic import Field
@@ -101,9 +101,16 @@ class HeadConfig(Config):
         return parts
 
     @classmethod
-    def renamed_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """`options` under today's names, where they have changed: old recipes and models stay readable."""
-        return dict(options)
+    def renamed_options(cls) -> dict[str, str]:
+        """Old names of options and their names today: recipes with the old ones are still read.
+
+        >>> from labelwise.heads import preset
+        >>> preset("hsq").renamed_options()
+        {'expert_start': 'expert_init'}
+        """
+        fields = (info.annotation for info in cls.model_fields.values())
+        parts = [part for part in (cls, *fields) if isinstance(part, type) and issubclass(part, Config)]
+        return {old: new for part in parts for old, new in part.renamed.items()}
 
     def require_new_labels(self, what: str) -> None:
         """Raise if the labels cannot change after training, with the settings of a head whose labels can."""

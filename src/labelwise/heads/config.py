@@ -6,9 +6,10 @@ Option names are unique across the parts, so that a user writes `shared_experts=
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from labelwise.core.config import Config
 from labelwise.heads.base import HeadConfig, Probability
@@ -104,13 +105,16 @@ class ExpertsConfig(Config):
         weight_rank: Rank of the matrices that are made from queries.
         wiring: paper: Algorithm 1; progressive: shared experts read the shared stream, as in PLE.
         gate_hidden: Hidden width of MLP gates. None: linear gates.
-        expert_start: How linear experts start; the paper does not say. alike: one random map plus small differences,
-            so that the gates' average is a signal from the first step on; independent: the experts' signals cancel out
-            in that average at first, which costs accuracy where training is short (docs/research/study.md).
+        expert_init: How linear experts are initialized; the paper does not say. similar: one random map plus small
+            differences, so that the gates' average is a signal from the first step on; independent: the experts'
+            signals cancel out in that average at first, which costs accuracy if training is short: see
+            docs/research/study.md.
         expert: linear, mlp, or a name given to `heads.register_expert`.
         activation: After each expert.
         shared_stream: Also compute the last layer's shared output O_s, which the logits never read.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"expert_start": "expert_init"}
 
     experts: Literal["none", "hybrid", "linear"] = "none"
     widths: tuple[PositiveInt, ...] = Field(default=(64, 16), min_length=1)
@@ -121,10 +125,15 @@ class ExpertsConfig(Config):
     weight_rank: PositiveInt = 32
     wiring: Literal["paper", "progressive"] = "paper"
     gate_hidden: PositiveInt | None = None
-    expert_start: Literal["alike", "independent"] = "alike"
+    expert_init: Literal["similar", "independent"] = "similar"
     expert: str = "linear"
     activation: Literal["relu", "gelu", "silu", "tanh", "none"] = "relu"
     shared_stream: bool = False
+
+    @field_validator("expert_init", mode="before")
+    @classmethod
+    def _read_old_value(cls, value: object) -> object:
+        return "similar" if value == "alike" else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -20,7 +20,7 @@ from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
 from labelwise.heads.layers import PerQueryLinear, QueryMade, QueryMadeLinear, QueryMadeMlp, mlp, per_query_mlp
 
-_SPREAD = 0.1  # how far experts that start alike lie apart, of their size
+_SPREAD = 0.1  # the differences between experts that start similar, relative to their size
 
 # From here on a product is faster than the sum of a [K, B, E, d_o] that has to be written first; below, it is slower.
 _MANY_EXPERTS = 8
@@ -86,7 +86,7 @@ class HybridSharingLayer(nn.Module):
         self.gate = _gate(queries, dim, d_in, own + shared, config) if own + shared > 1 else None
         self.shared_gate = mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
         self.activation = _ACTIVATIONS[config.activation]()
-        if config.expert_start == "alike":
+        if config.expert_init == "similar":
             one = first_expert(d_in, d_out)
             for bank in (self.task, self.shared):
                 if isinstance(bank, LinearBank):

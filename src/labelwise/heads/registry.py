@@ -121,9 +121,10 @@ def preset(name: str) -> HeadConfig:
 
 def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> HeadConfig:
     """`config` with some options changed, checked; `where` names the head in an error."""
-    parts = config.option_parts()
+    parts, renamed = config.option_parts(), config.renamed_options()
     values = config.model_dump()
-    for name, value in config.renamed_options(options).items():
+    for given, value in options.items():
+        name = renamed.get(given, given)
         if name not in parts:
             raise LabelwiseError(f"{where}: {unknown_name('option', name, parts)}")
         part = parts[name]

@@ -122,7 +122,8 @@ def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     """What is set for all runs, without the options that this run's head does not know."""
     plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
     others = {key: value for key, value in settings.items() if not full_key(key).startswith("model.options")}
-    known = preset(load_recipe(recipe, _applied(plain, others)).model.head).option_parts()
+    head = preset(load_recipe(recipe, _applied(plain, others)).model.head)
+    known = {**head.option_parts(), **head.renamed_options()}
     fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(_OPTION) in known}
     if isinstance(whole := changes.get("model.options"), dict):
         fitting["model.options"] = {option: value for option, value in whole.items() if option in known}
@@ -134,7 +135,7 @@ def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     options = {key: full_key(key).removeprefix(_OPTION) for key in settings if full_key(key).startswith(_OPTION)}
     others = {key: value for key, value in settings.items() if key not in options}
     base = load_recipe(recipe, _applied(changes, others)).model
-    known = preset(base.head).option_parts()
+    known = {**preset(base.head).option_parts(), **preset(base.head).renamed_options()}
     wanted = {option: settings[key] for key, option in options.items() if option in known}
     config = with_options(preset(base.head), base.options | wanted, f"head {base.head!r}")
     useless = {}

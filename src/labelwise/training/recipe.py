@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
@@ -58,6 +58,15 @@ class ModelRecipe(Config):
     freeze: Literal["none", "early", "backbone"] = "none"
     # A trained model of this very description to go on from: a run, a model folder or a hub id. None: start afresh
     start: str | None = None
+
+    @field_validator("options")
+    @classmethod
+    def _read_old_option_names(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        try:
+            renamed = preset(info.data.get("head", "")).renamed_options()
+        except LabelwiseError:  # an unknown head is told where it is used
+            return options
+        return {renamed.get(name, name): value for name, value in options.items()}
 
 
 class LossRecipe(Config):
@@ -141,7 +150,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
         kept = _read(earlier, f"recipe {str(earlier)!r}")
         values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
     if "model.head" in changes and isinstance(values.get("model"), dict):
-        _keep_what_fits(values["model"], preset(str(changes["model.head"])).option_parts())
+        head = preset(str(changes["model.head"]))
+        _keep_what_fits(values["model"], {**head.option_parts(), **head.renamed_options()})
     if "loss.name" in changes and isinstance(values.get("loss"), dict):
         _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}

@@ -107,7 +107,7 @@ def feature_batches(
     )
 
 
-_ONLY_IN_TRAINING = {"token_dropout", "query_noise", "random_queries", "dropout", "expert_start", "drop_path"}
+_ONLY_IN_TRAINING = {"token_dropout", "query_noise", "random_queries", "dropout", "expert_init", "drop_path"}
 
 
 def check_start(start: str, folder: Path) -> None:
