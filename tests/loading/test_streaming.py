@@ -18,7 +18,7 @@ from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.streams import Reader, open_shard
-from labelwise.loading.dataset import LabelStream, StreamLoader, open_stream
+from labelwise.loading.stream import LabelStream, StreamLoader, open_stream
 
 LABELS = ["cat", "dog", "cow"]
 
@@ -253,7 +253,7 @@ def test_opening_mistakes(tmp_path: Path) -> None:
         f"{tmp_path}/{{a,b}}.tar": r"shard .*b\.tar does not exist",
         f"{tmp_path}/z*.tar": r"no shards match",
         f"{tmp_path}/a.tar?shufle=3": r"unknown option of stream .* 'shufle'; did you mean 'shuffle'\?",
-        "photos.csv": r"photos\.csv is no stream",
+        "photos.csv": r"photos\.csv is not a stream",
     }.items():
         with pytest.raises(LabelwiseError, match=message):
             open_stream(data, to_tensor, labels=LABELS)

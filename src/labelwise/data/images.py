@@ -119,7 +119,7 @@ def load_image(
     >>> load_image(data.getvalue()).getpixel((0, 0))
     (204, 204, 204)
     """
-    name, data = _read(source)
+    name, data = read_image(source)
     if not data:
         raise BadImageError(name, "empty file")
     if is_heic(data) and (missing := missing_decoder()):
@@ -145,7 +145,8 @@ def load_image(
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
 
 
-def _read(source: str | Path | bytes | Encoded) -> Encoded:
+def read_image(source: str | Path | bytes | Encoded) -> Encoded:
+    """The content of an image file, not yet decoded. Raises BadImageError if it cannot be read."""
     if isinstance(source, Encoded):
         return source
     if isinstance(source, bytes):

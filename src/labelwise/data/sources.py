@@ -56,7 +56,7 @@ def parse_source(data: str | Path) -> DataSource:
 
 
 def is_streamed(data: str | Path) -> bool:
-    """Whether the argument names shards that `labelwise.loading.dataset.open_stream` reads, not a table.
+    """Whether the argument names shards that `labelwise.loading.stream.open_stream` reads, not a table.
 
     >>> is_streamed("hf:photos"), is_streamed("shards/train-{000..009}.tar"), is_streamed("photos.csv")
     (True, True, False)
@@ -87,7 +87,7 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     source = parse_source(data)
     if is_streamed(data):
         raise LabelwiseError(
-            f"{data} is a stream of shards, not a table; read it with labelwise.loading.dataset.open_stream"
+            f"{data} is a stream of shards, not a table; read it with labelwise.loading.stream.open_stream"
         )
     path = Path(source.path)
     if not path.exists():

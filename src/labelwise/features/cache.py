@@ -17,7 +17,7 @@ from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.features.compute import compute_maps, evaluating, file_digests
+from labelwise.features.compute import compute_maps, evaluating, file_digest, file_digests
 from labelwise.features.store import MapWriter, Shard, Store, describe, entry_key, fingerprint
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset
@@ -91,7 +91,7 @@ class Builder:
         writer = MapWriter(store)
         try:
             with progress_of("Computing features", len(needed), self.progress) as advance:
-                for pictures, mirrored, maps in compute_maps(
+                for rows, digests, mirrored, maps in compute_maps(
                     self.images,
                     needed,
                     engine,
@@ -99,9 +99,9 @@ class Builder:
                     workers=self.workers,
                     advance=advance,
                 ):
-                    for picture in pictures:
-                        self.digests[picture.row] = picture.digest
-                    writer.add([entry_key(picture.digest, mirrored) for picture in pictures], maps)
+                    for row, digest in zip(rows, digests, strict=True):
+                        self.digests[row] = digest  # the file may have changed since it was listed
+                    writer.add([entry_key(digest, mirrored) for digest in digests], maps)
         finally:
             writer.flush()  # what is finished is kept, also after Ctrl-C or at a bad image
         self._note_copies_of_bad_images()
@@ -161,7 +161,7 @@ class FeatureCache:
         `engine` computes the maps. Engines agree closely, but not in the last bits, so each one has a store of its own.
         "auto" takes the store that has at least half of the maps, else the fastest engine (see `open_engine`).
         """
-        images = ImageDataset(table, eval_transform(preprocessing), on_bad_image)
+        images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
         variants = (False, True) if flips else (False,)
         builder = Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
 

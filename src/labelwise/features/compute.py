@@ -1,4 +1,4 @@
-"""From pictures to maps: decoding in worker processes, the engine in this one."""
+"""From images to feature maps: worker processes decode, the engine runs in this one."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
-from labelwise.data.images import BadImage, BadImageError, load_image
-from labelwise.loading.dataset import ImageDataset
+from labelwise.data.images import BadImage, BadImageError, read_image
+from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.runtime.sessions import Engine
 
 _HASHED_AT_ONCE = 1024
-
-
-class Picture(NamedTuple):
-    row: int  # of the table
-    digest: bytes  # SHA-256 of the very bytes that were decoded: the file may have changed since it was listed
 
 
 def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[bytes]:
@@ -33,7 +25,7 @@ def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[b
 
     def digest(row: int) -> bytes | BadImage:
         try:
-            return sha256(_content(images.table.images[row])).digest()
+            return sha256(read_image(images.table.images[row]).data).digest()
         except BadImageError as error:
             return BadImage(row, error.path, error.reason)
 
@@ -49,6 +41,11 @@ def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[b
     return digests
 
 
+def file_digest(row: int, content: bytes) -> Tensor:
+    """SHA-256 of an image file as a tensor, uint8 [32]."""
+    return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+
+
 def compute_maps(
     images: ImageDataset,
     needed: Mapping[int, Collection[bool]],
@@ -57,22 +54,24 @@ def compute_maps(
     batch_size: int,
     workers: int,
     advance: Callable[[int], None],
-) -> Iterator[tuple[list[Picture], bool, Tensor]]:
-    """For each row in `needed` the variants asked for (mirrored or not): pictures, mirrored, maps [n, H, W, C]."""
+) -> Iterator[tuple[list[int], list[bytes], bool, Tensor]]:
+    """The variants of each row that `needed` asks for: rows [n], digests of their files, mirrored, maps [n, H, W, C].
+
+    `images` has `file_digest` as its target: what is stored belongs to the very bytes that were decoded.
+    """
     rows = list(needed)
     workers = workers if len(rows) > batch_size else 0  # processes that would live for one batch do not pay
-    loader = DataLoader(_Decoded(images), batch_size, sampler=rows, num_workers=workers, collate_fn=_collate)
-    for pictures, inputs, bad_images in loader:
-        for bad in bad_images:
-            images.note_bad_image(bad)
+    for batch in ImageLoader(images, batch_size=batch_size, sampler=rows, num_workers=workers):
+        found, digests = batch.rows.tolist(), [bytes(digest) for digest in batch.targets.numpy()]
         for mirrored in (False, True):
-            places = [place for place, picture in enumerate(pictures) if mirrored in needed[picture.row]]
+            places = [place for place, row in enumerate(found) if mirrored in needed[row]]
             if places:
-                chosen = [pictures[place] for place in places]
-                maps = _forward(engine, inputs[places].flip(-1) if mirrored else inputs[places], batch_size)
-                _require_finite(maps, [images.table.images[picture.row] for picture in chosen])
-                yield chosen, mirrored, maps
-        advance(len(pictures) + len(bad_images))
+                chosen = [found[place] for place in places]
+                inputs = batch.images[places]
+                maps = _forward(engine, inputs.flip(-1) if mirrored else inputs, batch_size)
+                _require_finite(maps, [images.table.images[row] for row in chosen])
+                yield chosen, [digests[place] for place in places], mirrored, maps
+        advance(len(found))
 
 
 @contextmanager
@@ -106,35 +105,3 @@ def _require_finite(maps: Tensor, paths: list[str]) -> None:
     if not finite.all():
         path = paths[int(finite.int().argmin())]
         raise LabelwiseError(f"the backbone gives NaN or infinity for image {path!r}; check its weights")
-
-
-class _Decoded(Dataset[tuple[Picture, Tensor] | BadImage]):
-    """Pictures with the backbone's input [3, H, W]."""
-
-    def __init__(self, images: ImageDataset) -> None:
-        self.images = images
-
-    def __getitem__(self, row: int) -> tuple[Picture, Tensor] | BadImage:
-        path = self.images.table.images[row]
-        try:
-            data = _content(path)
-            image = self.images.transform(load_image(data, min_side=self.images.min_side))
-        except BadImageError as error:
-            return BadImage(row, path, error.reason)  # a value: torch would make a page of an exception
-        return Picture(row, sha256(data).digest()), image
-
-
-def _collate(items: list[tuple[Picture, Tensor] | BadImage]) -> tuple[list[Picture], Tensor, list[BadImage]]:
-    """The good pictures with their inputs [n, 3, H, W], and the bad ones."""
-    good = [item for item in items if not isinstance(item, BadImage)]
-    inputs = torch.stack([image for _, image in good]) if good else torch.empty(0)
-    return [picture for picture, _ in good], inputs, [item for item in items if isinstance(item, BadImage)]
-
-
-def _content(path: str) -> bytes:
-    """A file's bytes, or the error that `load_image` has for it."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        load_image(path)
-        raise BadImageError(path, error.strerror or "unreadable") from None
