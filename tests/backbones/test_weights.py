@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from safetensors.torch import save_file
 from labelwise.backbones import Backbone, BackboneConfig, read_state_dict
 from labelwise.backbones.weights import PACKAGES
 from labelwise.core.errors import LabelwiseError
+from tests import fork_server
 
 RESNET = BackboneConfig(name="resnet10t", size=64)
 
@@ -91,12 +90,11 @@ def test_files_that_are_not_plain_tensors_are_refused(content: str, tmp_path: Pa
     assert not Path("executed").exists()
 
 
-def test_no_hub_says_what_else_there_is(tmp_path: Path) -> None:
-    """A real process with the hub switched off and an empty cache, as on a machine without internet."""
+def test_no_hub_says_what_else_there_is() -> None:
+    """A process of the fork server: the hub is switched off, its cache is empty, as on a machine without internet."""
     script = (
         "import labelwise as lw\ntry: lw.create_model('resnet10t', 'gap', 3)\nexcept lw.LabelwiseError as e: print(e)\n"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    done = fork_server.run("-c", script)
     assert "cannot download the weights of 'resnet10t'" in done.stdout, done.stderr
     assert "weights='none'" in done.stdout

@@ -8,11 +8,7 @@ import sys
 
 import pytest
 
-
-def labelwise(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "labelwise", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+from tests.fork_server import Command
 
 
 def test_help_names_the_commands_and_loads_no_heavy_library() -> None:
@@ -23,7 +19,7 @@ def test_help_names_the_commands_and_loads_no_heavy_library() -> None:
     assert done.stdout.rstrip().endswith("False")
 
 
-def test_version() -> None:
+def test_version(labelwise: Command) -> None:
     from importlib.metadata import version
 
     assert labelwise("--version").stdout.strip() == version("labelwise")
@@ -43,7 +39,7 @@ def test_version() -> None:
         (["frobnicate"], 'Unknown command "frobnicate"'),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_2(arguments: list[str], message: str) -> None:
+def test_a_mistake_is_one_line_on_stderr_and_exit_2(labelwise: Command, arguments: list[str], message: str) -> None:
     done = labelwise(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -64,7 +60,7 @@ def test_an_error_that_mentions_memory_is_not_a_lack_of_it() -> None:
         assert not is_out_of_memory(RuntimeError(text))
 
 
-def test_complexity_as_table_and_json() -> None:
+def test_complexity_as_table_and_json(labelwise: Command) -> None:
     arguments = ["complexity", "--head", "hsq", "--backbone", "resnet10t", "--size", "64", "--labels", "5"]
     done = labelwise(*arguments)
     assert done.returncode == 0, done.stderr
@@ -75,7 +71,7 @@ def test_complexity_as_table_and_json() -> None:
     assert counts["parts"]["experts"]["parameters"] < 16 * 512 * 64  # two shared experts, not the default sixteen
 
 
-def test_listings() -> None:
+def test_listings(labelwise: Command) -> None:
     assert "ml-decoder" in labelwise("heads").stdout
     assert "shared_experts" in labelwise("heads", "hsq").stdout
     listed = labelwise("backbones", "tf_efficientnet_lite*").stdout

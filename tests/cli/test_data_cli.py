@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from PIL import Image
 from labelwise.cli.data import app
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sources import open_data
+from tests import fork_server
 
 
 def run(*arguments: object) -> None:
@@ -94,8 +94,7 @@ def test_in_a_real_process(tmp_path: Path) -> None:
     code = "from labelwise.cli.data import app; app()"
 
     def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return fork_server.run("-c", code, *arguments)
 
     made = process("sample", "--out", tmp_path / "s", "--images", 20, "--size", 40)
     assert made.returncode == 0, made.stderr

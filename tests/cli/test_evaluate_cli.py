@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from labelwise.cli import main
 from labelwise.data.convert import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model, load_model
+from tests.fork_server import Command
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +51,10 @@ def evaluate(
     return run
 
 
-def test_numbers_on_the_terminal_and_in_json_in_a_real_process(here: Path) -> None:
+def test_numbers_on_the_terminal_and_in_json_in_a_real_process(labelwise: Command, here: Path) -> None:
     options = ["--data", "photos/broken.csv", "--flip", "--scales", "1.0,1.5", "--bootstrap", "50"]
-    command = [sys.executable, "-m", "labelwise", "evaluate", "run", *options]
-    command += ["--workers", "0", "--on-bad-image", "skip", "--json", "out/test.json"]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, check=False)
+    options += ["--workers", "0", "--on-bad-image", "skip", "--json", "out/test.json"]
+    done = labelwise("evaluate", "run", *options, cwd=here)
     assert done.returncode == 0, done.stderr
     result = json.loads((here / "out" / "test.json").read_text())
     assert result["images"] == 8

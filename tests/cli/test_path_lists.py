@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from labelwise.cli.predict import predict, read_paths, split_paths
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
+from tests.fork_server import Command
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda name: b"\0" not in name)), st.integers(1, 7))
@@ -53,7 +53,7 @@ def test_a_path_is_predicted_while_the_list_is_still_being_written() -> None:
         assert next(paths) == b"second.jpg"
 
 
-def test_a_real_pipe_with_find(tmp_path: Path) -> None:
+def test_a_real_pipe_with_find(labelwise: Command, tmp_path: Path) -> None:
     """`find -print0 | labelwise predict MODEL - -0`, with a line end and a byte that is no UTF-8 in the names."""
     image = make_sample(tmp_path / "sample", images=1, size=32).images[0]
     torch.manual_seed(0)
@@ -63,14 +63,14 @@ def test_a_real_pipe_with_find(tmp_path: Path) -> None:
     for name in names:
         shutil.copy(image, os.fsencode(tmp_path / "photos") + b"/" + name)
     found = subprocess.Popen(["find", "photos", "-type", "f", "-print0"], stdout=subprocess.PIPE, cwd=tmp_path)
-    command = [sys.executable, "-m", "labelwise", "predict", "model", "-", "-0", "--json", "x.json", "--csv", "x.csv"]
-    done = subprocess.run(command, stdin=found.stdout, capture_output=True, cwd=tmp_path, timeout=300, check=False)
+    files = ["--json", "x.json", "--csv", "x.csv"]
+    done = labelwise("predict", "model", "-", "-0", *files, stdin=found.stdout, cwd=tmp_path)
     assert found.wait(60) == 0
     assert done.returncode == 0, done.stderr
     entries = json.loads((tmp_path / "x.json").read_text())
     assert {os.fsencode(entry["image"]) for entry in entries} == {b"photos/" + name for name in names}
     assert all(set(entry["all_scores"]) == {"boat", "car"} for entry in entries)
-    assert done.stdout.count(b"boat") == 3
+    assert done.stdout.count("boat") == 3
 
 
 def test_a_list_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

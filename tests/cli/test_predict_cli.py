@@ -27,6 +27,8 @@ from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
 from labelwise.engines.load import load
 from labelwise.model.model import create_model
+from tests import fork_server
+from tests.fork_server import Command
 
 LABELS = ("boat", "car", "hot dog", "sun")
 
@@ -48,12 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def labelwise(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "labelwise", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_a_real_process_prints_writes_csv_and_json_and_skips(folder: Path, tmp_path: Path) -> None:
+def test_a_real_process_prints_writes_csv_and_json_and_skips(labelwise: Command, folder: Path, tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     for name in ("00000", "00001"):
@@ -103,9 +100,10 @@ def test_a_broken_picture_is_one_line_and_exit_2(
 def test_a_terminal_sees_a_bar_and_a_pipe_gets_whole_lines(folder: Path) -> None:
     """stderr is a terminal, stdout is a pipe: the bar must not swallow the lines."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "labelwise", "predict", str(folder / "run"), str(folder / "sample")]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
+    process = fork_server.start(
+        "-m", "labelwise", "predict", folder / "run", folder / "sample", stderr=theirs, env=environment
+    )
     os.close(theirs)
     with ThreadPoolExecutor(1) as pool:  # a terminal's buffer is small: somebody has to read it
         reading = pool.submit(_read_to_the_end, ours)

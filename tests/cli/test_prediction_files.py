@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
 from labelwise.model.model import create_model
 from labelwise.runtime.prediction import Prediction, TaggerConfig
+from tests import fork_server
 
 LABELS = ("cat", 'a "dog"', "böat")
 IMAGES = ["a.jpg", 'b, "c".jpg', "line\nend.jpg", "ünï.jpg", os.fsdecode(b"latin-\xe9.jpg"), "a.jpg", "broken.jpg"]
@@ -117,8 +116,7 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
     capsys.readouterr()
 
     options = ["--json", "x.jsonl", "--csv", "x.csv", "--batch-size", "4", "--engine", "torch"]
-    command = [sys.executable, "-m", "labelwise", "predict", "model", "sample", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = fork_server.start("-m", "labelwise", "predict", "model", "sample", *options)
     deadline = time.monotonic() + 240
     while not Path("x.jsonl").exists() or Path("x.jsonl").read_bytes().count(b"\n") < 10:
         assert process.poll() is None, "it ended before it could be killed"

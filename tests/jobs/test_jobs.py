@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -27,6 +24,7 @@ from labelwise.engines.load import load
 from labelwise.jobs.job import JobFolder, JobSettings
 from labelwise.jobs.run import PartWorker, run_job
 from labelwise.jobs.sources import find_parts
+from tests import fork_server
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +94,8 @@ def test_a_killed_process_is_continued_to_the_same_bytes(place: Path, tmp_path: 
     save_pictures(tmp_path / "many", 200)
     parts = find_parts([str(tmp_path / "many")], part_size=4)
     run_job(str(place / "model"), parts, str(tmp_path / "whole"), JobSettings(engine="torch"))
-    options = ["--out", str(tmp_path / "out"), "--part-size", "4", "--engine", "torch"]
-    command = [sys.executable, "-m", "labelwise", "predict", str(place / "model"), str(tmp_path / "many"), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as in this process
-    process = subprocess.Popen(command, env=environment)
+    options = ["--out", tmp_path / "out", "--part-size", 4, "--engine", "torch"]
+    process = fork_server.start("-m", "labelwise", "predict", place / "model", tmp_path / "many", *options)
     deadline = time.monotonic() + 240
     while not (tmp_path / "out" / "part-000002.parquet").exists():
         assert process.poll() is None

@@ -18,6 +18,7 @@ from sklearn.metrics import average_precision_score
 
 from labelwise.metrics import MultiLabelMetrics, MultiLabelScores, multilabel_scores
 from labelwise.metrics import streaming as store
+from tests import fork_server
 
 HERE = Path(__file__).parent
 
@@ -107,9 +108,9 @@ def test_two_processes_give_the_number_of_one(tmp_path: Path) -> None:
     scores, targets = example()
     first_shares = [20, 60]  # uneven; one process without images
     np.savez(tmp_path / "data.npz", scores=scores, targets=targets, first_shares=first_shares)
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, HERE / "gloo_worker.py", tmp_path]
-    workers = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(2)]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [HERE / "gloo_worker.py", tmp_path]
+    workers = [fork_server.start(*command, rank, env=environment) for rank in range(2)]
     try:
         assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
     finally:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 import numpy as np
@@ -23,15 +22,17 @@ from PIL import Image
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.runtime.exported import ExportConfig, config_text
 from labelwise.runtime.prediction import TaggerConfig
+from tests import fork_server
+from tests.fork_server import Process
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
 SIZE = 32
 
 
 class RunningServer:
-    def __init__(self, process: subprocess.Popen[str], address: str, said: list[str]) -> None:
+    def __init__(self, process: Process, stderr: TextIO, address: str, said: list[str]) -> None:
         self.process, self.address, self.said = process, address, said  # what it writes to stderr, line by line
-        self._reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
+        self._reader = threading.Thread(target=lambda: said.extend(stderr), daemon=True)
         self._reader.start()
         self.client = httpx.Client(base_url=address, timeout=60)
 
@@ -52,32 +53,30 @@ class RunningServer:
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"]
+    return ["-m", "labelwise", "serve", *map(str, arguments), "--port", "0"]
 
 
 @contextmanager
 def running(*arguments: object, **environment: str) -> Iterator[RunningServer]:
-    process = subprocess.Popen(
-        command(*arguments),
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
+    reading, writing = os.pipe()
+    everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    process = fork_server.start(*command(*arguments), env=everything, stderr=writing)
+    os.close(writing)
+    stderr = os.fdopen(reading)
     said: list[str] = []
     try:
-        for line in process.stderr:
+        for line in stderr:
             said.append(line)
             if line.startswith("serving "):
                 break
         else:
             pytest.fail(f"the server did not start: {said}")
         address = line.split(" on ")[1].split()[0]
-        yield RunningServer(process, address, said)
+        yield RunningServer(process, stderr, address, said)
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        stderr.close()
 
 
 def write_tiny_export(folder: Path) -> Path:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import pickle
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.server.run import _bind
 from labelwise.server.settings import parse_models
 from serving_kit import RunningServer, command, running
+from tests import fork_server
 
 KEY = "a long random key: ключ"
 
@@ -108,9 +107,7 @@ def test_two_models_of_one_name_are_refused() -> None:
 
 
 def fails(*arguments: object) -> str:
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-    )
+    done = fork_server.run(*command(*arguments))
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

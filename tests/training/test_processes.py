@@ -23,6 +23,8 @@ from labelwise.data.sample import make_sample
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.train import train
+from tests import fork_server
+from tests.fork_server import Process
 
 SETTINGS = [
     *("--backbone", "resnet10t", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),
@@ -37,16 +39,15 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "labels.csv"
 
 
-def start(*arguments: str, launcher: tuple[str, ...] = (sys.executable, "-m")) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*launcher, "labelwise", "train", *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(*arguments: str, **environment: str) -> Process:
+    command = ["-m", "labelwise", "train", *arguments]
+    return fork_server.start(*command, env=os.environ | environment, stderr=subprocess.STDOUT)
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    return output
+def finished(*processes: Process) -> None:
+    for process in processes:
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -57,7 +58,7 @@ def history(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: Process) -> None:
     while not path.exists() and process.poll() is None:
         time.sleep(0.02)
 
@@ -116,21 +117,37 @@ def test_ctrl_c_says_how_to_go_on_and_loses_nothing(sample: Path, tmp_path: Path
     assert (run / "metrics.jsonl").exists()
 
 
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def torchrun(*arguments: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    command += ["--master-port", free_port(), "-m", "labelwise", "train", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def two_processes(*arguments: str) -> None:
+    """As torchrun starts them, but warm."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    meeting |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
+    finished(*(start(*arguments, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in ("0", "1")))
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("freeze", ["backbone", pytest.param("early", marks=pytest.mark.slow)])
 def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample: Path, tmp_path: Path) -> None:
-    """torchrun with gloo on loopback. What each process draws for itself is off: dropout, and partners of scenes."""
+    """With gloo on loopback. What each process draws for itself is off: dropout, and partners of scenes."""
     settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", freeze, "--set", "pair_mix=0"]
     settings += ["--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-    torchrun += ("--master-addr", "127.0.0.1", "--master-port", port, "-m")
     together = ["--out", str(tmp_path / "two"), "--set", f"strategy={strategy}"]
-    finished(start(*settings, *together, launcher=torchrun))
+    (torchrun if strategy == "ddp" else two_processes)(*settings, *together)
     shutil.rmtree(tmp_path / "two" / "model")  # gone: a resumed run makes it again from the sharded state it restores
-    finished(start("--out", str(tmp_path / "two"), "--resume", launcher=torchrun))
+    two_processes("--out", str(tmp_path / "two"), "--resume")
     train(load_recipe(tmp_path / "two" / "recipe.yaml", {"strategy": "auto"}), tmp_path / "one")
     for alone, both in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
         assert both["loss"] == pytest.approx(alone["loss"], abs=0.05)  # of the first process's images alone
