@@ -208,7 +208,7 @@ def test_a_bad_picture_is_an_error_and_the_finished_ones_are_kept(
 ) -> None:
     good = Path(table.images[9]).read_bytes()
     Path(table.images[9]).write_bytes(b"no picture")
-    with pytest.raises(LabelwiseError, match=r"00009.jpg' cannot be decoded .* on_bad_image='skip'"):
+    with pytest.raises(LabelwiseError, match=r"00009.jpg' cannot be decoded .*on_bad_image='skip'"):
         build(table, workers=workers)
     Path(table.images[9]).write_bytes(good)
     assert build(table)[1] == 2 * 2  # rows 8 and 9: the last batch

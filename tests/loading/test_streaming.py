@@ -257,7 +257,7 @@ def test_opening_mistakes(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(LabelwiseError, match=message):
             open_stream(data, to_tensor, labels=LABELS)
-    with pytest.raises(LabelwiseError, match=r"does not say which labels there are; add labels="):
+    with pytest.raises(LabelwiseError, match=r"does not say which labels there are; give labels="):
         open_stream(tmp_path / "a.tar", to_tensor)
     with pytest.raises(LabelwiseError, match=r"a\.tar is not a readable tar file"):
         list(open_stream(tmp_path / "a.tar", to_tensor, labels=LABELS))
