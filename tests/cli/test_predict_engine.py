@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from labelwise.cli.predict import predict
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
-from labelwise.runtime.sessions import Floats
 
 LABELS = ("boat", "car", "hot dog", "sun")
 

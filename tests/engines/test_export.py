@@ -14,6 +14,7 @@ import torch
 
 from labelwise.cli.evaluate import evaluate as evaluate_command
 from labelwise.cli.export import export
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines.export import export_model
@@ -22,7 +23,6 @@ from labelwise.evaluation import evaluate, predict_logits
 from labelwise.heads import list_heads, preset
 from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.runtime.exported import find_export
-from labelwise.runtime.sessions import Floats
 from labelwise.runtime.tagger import Tagger
 
 pytest.importorskip("onnxruntime")

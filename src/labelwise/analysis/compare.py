@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from labelwise.analysis.measured import MeasuredRun
+from labelwise.core.arrays import Doubles, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.evaluation import Difference, benjamini_hochberg, paired_difference
-from labelwise.metrics.ranking import Bytes, Floats
-from labelwise.runtime.prediction import Doubles
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def best_in(runs: Sequence[MeasuredRun]) -> list[int]:
     return [int(((row == best) & ~np.isnan(row)).sum()) for row in precision]
 
 
-def related_pairs(values: Floats, targets: Bytes, most: int = 4) -> list[tuple[int, int]]:
+def related_pairs(values: Scores, targets: Targets, most: int = 4) -> list[tuple[int, int]]:
     """The pairs of labels that a model takes for each other most: where a is present and b is not, b scores far higher
     than where neither is. Each label is in one pair at most.
 
@@ -114,7 +113,7 @@ def related_pairs(values: Floats, targets: Bytes, most: int = 4) -> list[tuple[i
     return found
 
 
-def _likeness(values: Doubles, targets: Bytes) -> Doubles:
+def _likeness(values: Doubles, targets: Targets) -> Doubles:
     """[N, N], symmetric; 0 where there is nothing to go by."""
     present, absent = (targets == 1).astype(np.float64), (targets == 0).astype(np.float64)
 

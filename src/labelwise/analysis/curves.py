@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.analysis.measured import MeasuredRun
+from labelwise.core.arrays import Doubles, Scores, Targets
 from labelwise.evaluation.thresholds import logit_thresholds
-from labelwise.metrics.ranking import Bytes, Floats
-from labelwise.runtime.prediction import Doubles
 
 Points = list[tuple[float, float]]
 
 
-def precision_recall_curve(values: Floats, targets: Bytes, points: int = 60) -> Points:
+def precision_recall_curve(values: Scores, targets: Targets, points: int = 60) -> Points:
     """(recall, precision) of one label [M] from its best score down; at most about `points` of them, the ends included.
     Empty without a positive. The area under its steps is the average precision.
 
@@ -54,7 +53,7 @@ class CommonThreshold:
     f1: Doubles
 
 
-def common_threshold(scores: Doubles, targets: Bytes, steps: int = 50) -> CommonThreshold:
+def common_threshold(scores: Doubles, targets: Targets, steps: int = 50) -> CommonThreshold:
     """OP, OR and OF1 at thresholds from 0 to 1 of scores [M, N].
 
     >>> found = common_threshold(np.array([[0.9, 0.3], [0.6, 0.2]]), np.array([[1, 0], [0, 1]], np.int8), steps=2)
@@ -73,7 +72,7 @@ def common_threshold(scores: Doubles, targets: Bytes, steps: int = 50) -> Common
     return CommonThreshold(thresholds, precision, recall, f1)
 
 
-def best_f1(values: Floats, targets: Bytes) -> float:
+def best_f1(values: Scores, targets: Targets) -> float:
     """The F1 of one label [M] at the threshold that would have been best on these images; NaN without a positive.
 
     >>> best_f1(np.array([0.9, 0.8, 0.7]), np.array([1, 0, 1], np.int8))
@@ -93,7 +92,7 @@ class ReliabilityBin:
     entries: int
 
 
-def reliability(scores: Doubles, targets: Bytes, bins: int = 15) -> list[ReliabilityBin]:
+def reliability(scores: Doubles, targets: Targets, bins: int = 15) -> list[ReliabilityBin]:
     """Do scores mean what they say? The bins of `expected_calibration_error`, without the empty ones.
 
     >>> reliability(np.array([[0.9], [0.9], [0.1]]), np.array([[1], [0], [0]], np.int8))[1]
@@ -131,7 +130,7 @@ class CoOccurrence:
         ]
 
 
-def co_occurrence(targets: Bytes, predicted: NDArray[np.bool_], most: int = 30) -> CoOccurrence:
+def co_occurrence(targets: Targets, predicted: NDArray[np.bool_], most: int = 30) -> CoOccurrence:
     """Of the `most` frequent labels. Images where one of the two is unknown are left out on both sides, so that the
     two numbers are about the same images.
 

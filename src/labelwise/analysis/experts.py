@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
@@ -18,8 +19,6 @@ from labelwise.model.config import ModelConfig
 from labelwise.model.folder import find_folder, read_config
 from labelwise.model.model import LabelModel
 from labelwise.training.run import read_gates
-
-Doubles = NDArray[np.float64]
 
 
 class Merge(NamedTuple):

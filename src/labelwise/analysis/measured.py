@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.analysis.experts import ExpertUse
+from labelwise.core.arrays import Doubles, Scores, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, sha256
 from labelwise.data.images import BadImage
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
-from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.model.config import ModelConfig
 from labelwise.model.folder import CONFIG, WEIGHTS
-from labelwise.runtime.prediction import Doubles, decide, probabilities
+from labelwise.runtime.prediction import decide, probabilities
 from labelwise.training.run import Run, with_splits_of_run
 
 FORMAT = 1  # raised when the same model would give other numbers, or the file another shape
@@ -192,7 +192,7 @@ class MeasuredRun:
         return self.config.labels
 
     @cached_property
-    def targets(self) -> Bytes:
+    def targets(self) -> Targets:
         return self.table.targets()  # [M, N]
 
     @cached_property
@@ -201,7 +201,7 @@ class MeasuredRun:
         return probabilities(self.logits, self.config)
 
     @property
-    def values(self) -> Floats:
+    def values(self) -> Scores:
         """What ranks images [M, N]: logits where labels are independent, because sigmoids round to ties."""
         return self.logits if self.config.task == "multi-label" else self.scores
 

@@ -8,9 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.errors import missing_extra
-from labelwise.metrics.ranking import Bytes
-from labelwise.runtime.prediction import Doubles
 
 _FEWEST = 5  # images with and without a label: below that there is nothing to learn its noise from
 
@@ -23,7 +22,7 @@ class LabelIssue:
     trust: float  # the model's probability that the label as given is right: low is suspicious
 
 
-def label_issues(scores: Doubles, targets: Bytes) -> list[LabelIssue]:
+def label_issues(scores: Doubles, targets: Targets) -> list[LabelIssue]:
     """Suspicious entries of targets [M, N] by a model's scores [M, N] on images it was NOT trained on, worst first.
 
     Each label is a yes-or-no question of its own. cleanlab compares each score with the mean score of the images that
@@ -37,7 +36,7 @@ def label_issues(scores: Doubles, targets: Bytes) -> list[LabelIssue]:
     return sorted(issues, key=lambda issue: issue.trust)
 
 
-def _of_one_label(scores: Doubles, targets: Bytes) -> tuple[NDArray[np.int64], Doubles]:
+def _of_one_label(scores: Doubles, targets: Targets) -> tuple[NDArray[np.int64], Doubles]:
     """Rows [k] and the trust in them [k]."""
     try:
         from cleanlab.filter import find_label_issues

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from labelwise.analysis.compare import difference_as_dict
 from labelwise.analysis.measured import MeasuredRun
+from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Difference, benjamini_hochberg, bootstrap_draws, match_labels, paired_difference
 from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
-from labelwise.runtime.prediction import Doubles
 from labelwise.training.run import Run
 
 DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # strengths of the penalty to choose from, for each label

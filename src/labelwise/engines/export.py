@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.engines.convert import STRIDE, convert, open_file, takes_other_sizes
 from labelwise.engines.quantize import Calibration, quantize
@@ -15,7 +16,7 @@ from labelwise.model.folder import replace_model_folder
 from labelwise.model.model import LabelModel
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.exported import CONFIG, ExportConfig, ExportFormat, config_text, find_export
-from labelwise.runtime.sessions import TOLERANCE, Engine, Family, Floats, relative_difference
+from labelwise.runtime.sessions import TOLERANCE, Engine, Family, relative_difference
 
 FAMILY: dict[ExportFormat, Family] = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 _PACKAGES = ("labelwise", "torch", "timm", "onnx", "onnxruntime", "openvino", "nncf")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import decode_many
@@ -20,7 +21,7 @@ from labelwise.data.table import LabelTable
 from labelwise.engines.convert import FILES, open_file, save_openvino
 from labelwise.metrics import mean_average_precision
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.sessions import Engine, Family, Floats, openvino
+from labelwise.runtime.sessions import Engine, Family, openvino
 
 CALIBRATION_IMAGES = 300  # more change the ranges no more
 _HEAD = "head"  # the name of the head in a LabelModel

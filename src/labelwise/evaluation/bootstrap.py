@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles, Ints, Mask, Scores, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.metrics.precision_recall import in_top_k, passes_threshold
-from labelwise.metrics.ranking import ArrayLike, Bytes, Floats, Ints, Mask, read_both, read_thresholds
+from labelwise.metrics.ranking import ArrayLike, read_both, read_thresholds
 
-Doubles = NDArray[np.float64]
 Weights = NDArray[np.int32]
 
 _BLOCK_VALUES = 2**21  # of weights at a time: small enough for the processor's cache, large enough to keep numpy busy
@@ -146,7 +146,7 @@ class RankedLabel:
     starts: Ints  # [G] where the stretches begin; each ends with a run of equal scores that holds a positive
 
     @classmethod
-    def of(cls, scores: Floats, targets: Bytes) -> RankedLabel:
+    def of(cls, scores: Scores, targets: Targets) -> RankedLabel:
         known = np.flatnonzero(targets >= 0)
         order = known[np.argsort(-scores[known], kind="stable")]
         ranked, positive = scores[order], targets[order] == 1
@@ -172,7 +172,7 @@ class RankedLabel:
         return _divide(area, correct_above[-1])
 
 
-def _precision_recall(weights: Doubles, targets: Bytes, chosen: dict[str, Mask]) -> dict[str, Doubles]:
+def _precision_recall(weights: Doubles, targets: Targets, chosen: dict[str, Mask]) -> dict[str, Doubles]:
     """Every metric for every row of `weights` [s, M]; `chosen`: predictions [M, N] by the suffix of their names."""
     positive = targets == 1
     positives = weights @ positive  # [s, N]

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.errors import LabelwiseError
-from labelwise.metrics.ranking import ArrayLike, Bytes, read_both
+from labelwise.metrics.ranking import ArrayLike, read_both
 
 Task = Literal["multi-label", "single-label"]
-Doubles = NDArray[np.float64]
 
 # Labels that the logits separate without an error would push the temperature to 0, and all scores to 0 or 1.
 LOWEST, HIGHEST = 0.05, 20.0
@@ -125,7 +124,7 @@ def _logistic_regression(z: Doubles, goal: Doubles, start: Doubles, free: tuple[
     return float(x[0]), float(x[1])
 
 
-def _sigmoid_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] | None:
+def _sigmoid_slope(logits: Doubles, targets: Targets) -> Callable[[float], float] | None:
     """d/da of the cross-entropy of sigmoid(a z)."""
     known = targets >= 0
     z, positive = logits[known], targets[known] == 1
@@ -134,7 +133,7 @@ def _sigmoid_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] 
     return lambda a: float((z * (0.5 * (1 + np.tanh(0.5 * a * z)) - positive)).mean())
 
 
-def _softmax_slope(logits: Doubles, targets: Bytes) -> Callable[[float], float] | None:
+def _softmax_slope(logits: Doubles, targets: Targets) -> Callable[[float], float] | None:
     """d/da of the cross-entropy of softmax(a z): the expected logit minus that of the right label."""
     clear = (targets == 1).sum(axis=1) == 1
     if not clear.any():

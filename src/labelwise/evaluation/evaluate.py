@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
@@ -18,10 +19,9 @@ from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.inference import InferenceOptions, TableLogits, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
 from labelwise.metrics import MultiLabelScores, multilabel_scores
-from labelwise.metrics.ranking import Bytes
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.prediction import Doubles, decide, probabilities
+from labelwise.runtime.prediction import decide, probabilities
 from labelwise.runtime.tagger import Model
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def measure(
     )
 
 
-def _calibration_error(config: ModelConfig, scores: Doubles, targets: Bytes) -> float:
+def _calibration_error(config: ModelConfig, scores: Doubles, targets: Targets) -> float:
     """Over all known entries; of a single-label model, the usual one: its best label's score against being right."""
     if config.task == "multi-label":
         return expected_calibration_error(scores, targets)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.images import BadImage, OnBadImage
@@ -23,7 +24,7 @@ from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
 from labelwise.model.network import Network
-from labelwise.runtime.sessions import Engine, EngineName, Floats
+from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.runtime.tagger import Model
 
 if TYPE_CHECKING:

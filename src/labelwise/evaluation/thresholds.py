@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles, Mask, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.evaluation.calibration import fit_platt, fit_temperature
-from labelwise.metrics.ranking import ArrayLike, Bytes, Floats, Mask, read_both
+from labelwise.metrics.ranking import ArrayLike, read_both
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.prediction import Doubles, probabilities
+from labelwise.runtime.prediction import probabilities
 
 Rule = Literal["f1", "precision", "recall"]
 
@@ -84,7 +85,7 @@ def _check_rule(rule: str, target: float | None) -> None:
         raise LabelwiseError(f"the threshold rule {rule!r} needs a target above 0 and up to 1, such as {rule}=0.9")
 
 
-def _fit_label(scores: Floats, targets: Bytes, rule: Rule, target: float) -> float:
+def _fit_label(scores: Scores, targets: Targets, rule: Rule, target: float) -> float:
     """The threshold of one label from scores [M] and targets [M]; NaN if there is none.
 
     Sorted from the best score down, cut point k predicts the first k+1 entries. Equal scores pass together, so only
@@ -134,7 +135,7 @@ class Fit:
 def fit_config(
     config: ModelConfig,
     logits: NDArray[np.float32],
-    targets: Bytes,
+    targets: Targets,
     *,
     thresholds: str | None = None,
     temperature: bool = False,
@@ -177,7 +178,7 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     return cuts
 
 
-def _calibrated(config: ModelConfig, logits: NDArray[np.float32], targets: Bytes) -> ModelConfig:
+def _calibrated(config: ModelConfig, logits: NDArray[np.float32], targets: Targets) -> ModelConfig:
     """A softmax does not see an offset; sigmoids need it, where a loss has pushed all logits to one side."""
     if config.task == "single-label":
         return config.model_copy(update={"temperature": fit_temperature(logits, targets, config.task)})

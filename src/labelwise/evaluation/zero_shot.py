@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Scores, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
@@ -21,7 +22,6 @@ from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
 from labelwise.metrics import MultiLabelScores, multilabel_scores
 from labelwise.metrics.precision_recall import f1
-from labelwise.metrics.ranking import Bytes, Floats
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
@@ -44,7 +44,7 @@ class LabelSetScores:
     confidence: dict[str, Interval]  # fractions; empty if no samples were drawn
 
     @classmethod
-    def measure(cls, values: Floats, targets: Bytes, bootstrap: int = 0, seed: int = 0) -> LabelSetScores:
+    def measure(cls, values: Scores, targets: Targets, bootstrap: int = 0, seed: int = 0) -> LabelSetScores:
         """Of scores [M, N] against targets [M, N] in {1, 0, -1}."""
         nowhere = np.inf  # no score reaches this threshold
         intervals: dict[str, Interval] = {}
@@ -193,7 +193,7 @@ def relative_to_seen(unseen: NDArray[np.float32], seen: NDArray[np.float32]) -> 
     return unseen - np.logaddexp.reduce(seen, axis=1, keepdims=True)
 
 
-def chance(targets: Bytes) -> dict[str, float]:
+def chance(targets: Targets) -> dict[str, float]:
     """What random scores reach on average, as fractions: AP is about a label's share of positives, and k random labels
     of N contain k / N of the positives.
 
@@ -212,6 +212,6 @@ def chance(targets: Bytes) -> dict[str, float]:
     return level
 
 
-def _values(model: LabelModel, logits: NDArray[np.float32]) -> Floats:
+def _values(model: LabelModel, logits: NDArray[np.float32]) -> Scores:
     """What labels and images are ranked by: logits, whose sigmoids may round to ties, or one softmax an image."""
     return logits if model.config.task == "multi-label" else probabilities(logits, model.config)

@@ -7,29 +7,18 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.core.arrays import Doubles, Ints, Mask, Scores, Targets, to_numpy
 from labelwise.core.errors import LabelwiseError
-from labelwise.metrics.ranking import (
-    ArrayLike,
-    Bytes,
-    Floats,
-    Ints,
-    Mask,
-    read_both,
-    read_k,
-    read_scores,
-    read_thresholds,
-    to_numpy,
-)
+from labelwise.metrics.ranking import ArrayLike, read_both, read_k, read_scores, read_thresholds
 
 
-def passes_threshold(scores: Floats, thresholds: NDArray[np.float64]) -> Mask:
+def passes_threshold(scores: Scores, thresholds: Doubles) -> Mask:
     """A score equal to its threshold passes, as on the precision-recall curve that thresholds are read from."""
     return scores >= thresholds.astype(scores.dtype)
 
 
-def in_top_k(scores: Floats, targets: Bytes, k: int) -> Mask:
+def in_top_k(scores: Scores, targets: Targets, k: int) -> Mask:
     """The k best known labels of every image [M, N]; of equal scores the label that comes first wins.
 
     Unknown labels take no place, so no number depends on the score of an entry nobody knows the truth of.
@@ -74,9 +63,9 @@ class Tally:
     @classmethod
     def of(
         cls,
-        scores: Floats,
-        targets: Bytes,
-        thresholds: NDArray[np.float64],
+        scores: Scores,
+        targets: Targets,
+        thresholds: Doubles,
         top_k: tuple[int, ...],
         *,
         predicted: Mask | None = None,

@@ -10,16 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.core.arrays import Doubles, Ints, Scores, Targets, to_numpy
 from labelwise.core.errors import LabelwiseError, unknown_name
 
 ArrayLike = Tensor | NDArray[Any]
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.int8]
-Mask = NDArray[np.bool_]
 
 
-def read_scores(scores: ArrayLike) -> Floats:
+def read_scores(scores: ArrayLike) -> Scores:
     """Scores [M, N] as float32 or float64; half precision widens exactly. NaN is refused: it has no rank."""
     array = to_numpy(scores)
     if array.ndim != 2:
@@ -33,7 +30,7 @@ def read_scores(scores: ArrayLike) -> Floats:
     return array
 
 
-def read_targets(targets: ArrayLike, shape: tuple[int, ...]) -> Bytes:
+def read_targets(targets: ArrayLike, shape: tuple[int, ...]) -> Targets:
     """Targets [M, N] in {1, 0, -1} as int8, of the scores' shape."""
     array = to_numpy(targets)
     if array.shape != shape:
@@ -49,12 +46,12 @@ def read_targets(targets: ArrayLike, shape: tuple[int, ...]) -> Bytes:
     return small
 
 
-def read_both(scores: ArrayLike, targets: ArrayLike) -> tuple[Floats, Bytes]:
+def read_both(scores: ArrayLike, targets: ArrayLike) -> tuple[Scores, Targets]:
     checked = read_scores(scores)
     return checked, read_targets(targets, checked.shape)
 
 
-def read_thresholds(thresholds: float | Sequence[float] | ArrayLike, labels: int) -> NDArray[np.float64]:
+def read_thresholds(thresholds: float | Sequence[float] | ArrayLike, labels: int) -> Doubles:
     """One threshold for all labels or one per label, as [1] or [N]."""
     given = thresholds if isinstance(thresholds, Tensor | np.ndarray) else np.asarray(thresholds, dtype=np.float64)
     array = np.atleast_1d(to_numpy(given).astype(np.float64))
@@ -69,14 +66,6 @@ def read_k(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise LabelwiseError(f"k={k!r}: top-k needs a whole number of 1 or more")
     return k
-
-
-def to_numpy(values: ArrayLike) -> NDArray[Any]:
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
-    values = values.detach().cpu()
-    # numpy has no bfloat16
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _shape(array: NDArray[Any]) -> str:
@@ -120,7 +109,7 @@ def mean_average_precision(scores: ArrayLike, targets: ArrayLike, method: Method
     return mean_over_labels(average_precision(scores, targets, method).numpy())
 
 
-def mean_over_labels(values: NDArray[np.float64]) -> float:
+def mean_over_labels(values: Doubles) -> float:
     """Mean of what is defined (not NaN); NaN if nothing is."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
@@ -138,7 +127,7 @@ def label_blocks(images: int, labels: int) -> Iterator[slice]:
         yield slice(start, min(start + step, labels))
 
 
-def average_precision_by_label(scores: Floats, targets: Bytes, method: Method) -> NDArray[np.float64]:
+def average_precision_by_label(scores: Scores, targets: Targets, method: Method) -> Doubles:
     """AP [n] of label-major blocks [n, M]. Overwrites `scores`.
 
     AP needs two numbers per positive: how many known entries, and how many positives, score at least as high. One
@@ -164,17 +153,17 @@ def average_precision_by_label(scores: Floats, targets: Bytes, method: Method) -
     return result
 
 
-def _area(precision: NDArray[np.float64], positives_above: Ints) -> float:
+def _area(precision: Doubles, positives_above: Ints) -> float:
     """Every positive is one recall step of 1/P, at the precision of its threshold."""
     return float(precision.mean())
 
 
-def _interpolated(precision: NDArray[np.float64], positives_above: Ints) -> float:
+def _interpolated(precision: Doubles, positives_above: Ints) -> float:
     """Recall falls along the arrays, so the best precision at this recall or a higher one is a running maximum."""
     return float(np.maximum.accumulate(precision).mean())
 
 
-def _eleven_points(precision: NDArray[np.float64], positives_above: Ints) -> float:
+def _eleven_points(precision: Doubles, positives_above: Ints) -> float:
     """VOC 2007. Recall falls along the arrays, so `recall >= r` is a prefix; in whole numbers, hence exact."""
     best = np.maximum.accumulate(precision)
     tenths = np.arange(11)[:, None] * len(precision)  # recall >= r/10  <=>  10 * positives_above >= r * P
@@ -182,7 +171,7 @@ def _eleven_points(precision: NDArray[np.float64], positives_above: Ints) -> flo
     return float(best[reached - 1].mean())
 
 
-_SUMMARIES: dict[Method, Callable[[NDArray[np.float64], Ints], float]] = {
+_SUMMARIES: dict[Method, Callable[[Doubles, Ints], float]] = {
     "area": _area,
     "interpolated": _interpolated,
     "11-point": _eleven_points,

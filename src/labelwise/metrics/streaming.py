@@ -15,13 +15,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.core.arrays import Doubles, Ints, Scores, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.metrics.precision_recall import Tally
 from labelwise.metrics.ranking import (
     ArrayLike,
-    Bytes,
-    Floats,
-    Ints,
     Method,
     average_precision_by_label,
     check_method,
@@ -62,8 +60,8 @@ class _OnDisk:
 @dataclass(frozen=True)
 class _Chunk:
     rows: int
-    scores: Floats | _OnDisk  # [N, rows]
-    targets: Bytes | _OnDisk
+    scores: Scores | _OnDisk  # [N, rows]
+    targets: Targets | _OnDisk
 
 
 class ScoreStore:
@@ -76,10 +74,10 @@ class ScoreStore:
         self._folder = folder
         self._file: BufferedRandom | None = None
         self._chunks: list[_Chunk] = []
-        self._pending: list[tuple[Floats, Bytes]] = []  # row-major batches, not yet a chunk
+        self._pending: list[tuple[Scores, Targets]] = []  # row-major batches, not yet a chunk
         self._pending_bytes = 0
 
-    def append(self, scores: Floats, targets: Bytes) -> None:
+    def append(self, scores: Scores, targets: Targets) -> None:
         """Add images [B, N]. The arrays are copied: callers may reuse their buffers."""
         self._pending.append((scores.copy(), targets.copy()))
         self._pending_bytes += scores.nbytes + targets.nbytes
@@ -96,7 +94,7 @@ class ScoreStore:
         self.rows += other.rows
         self.dtype = np.promote_types(self.dtype, other.dtype)
 
-    def read(self, labels: slice) -> tuple[Floats, Bytes]:
+    def read(self, labels: slice) -> tuple[Scores, Targets]:
         """All images of a block of labels: scores [n, M] and targets [n, M], the caller's to overwrite."""
         self._flush()
         shape = (labels.stop - labels.start, self.rows)
@@ -203,11 +201,11 @@ class MultiLabelMetrics:
         precision = self._shared_average_precision() if shared else self._average_precision()
         return MultiLabelScores.from_parts(tally, precision, self.method)
 
-    def _average_precision(self) -> NDArray[np.float64]:
+    def _average_precision(self) -> Doubles:
         blocks = label_blocks(self.images, self.labels)
         return np.concatenate([average_precision_by_label(*self._store.read(b), self.method) for b in blocks])
 
-    def _shared_average_precision(self) -> NDArray[np.float64]:
+    def _shared_average_precision(self) -> Doubles:
         """Processes take turns: block by block, one of them gets all images of a few labels and ranks them."""
         most_rows, widest = max_over_processes(np.array([self.images, self._store.dtype.itemsize]))
         dtype = np.float64 if widest == 8 else np.float32  # what is exchanged must have one type
@@ -244,7 +242,7 @@ def max_over_processes(array: Ints) -> Ints:
     return _reduce(array, dist.ReduceOp.MAX)
 
 
-def gather_images(scores: Floats, targets: Bytes, rows: int, to: int) -> tuple[Floats, Bytes] | None:
+def gather_images(scores: Scores, targets: Targets, rows: int, to: int) -> tuple[Scores, Targets] | None:
     """Every process's [n, M] blocks side by side, on process `to` (`None` elsewhere).
 
     Processes may hold different numbers of images: each pads to `rows` with unknown entries, which count nowhere.

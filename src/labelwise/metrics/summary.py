@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from labelwise.core.arrays import Doubles, Mask
 from labelwise.core.errors import LabelwiseError
 from labelwise.metrics.precision_recall import PrecisionRecall, Tally, f1
 from labelwise.metrics.ranking import (
     ArrayLike,
-    Mask,
     Method,
     average_precision,
     mean_over_labels,
@@ -30,14 +27,14 @@ class MultiLabelScores:
 
     mAP: float  # noqa: N815 - the field's name for it
     method: Method
-    average_precision: NDArray[np.float64]  # [N]
+    average_precision: Doubles  # [N]
     at_thresholds: PrecisionRecall
     at_top_k: dict[int, PrecisionRecall]
     accuracy_at_top_k: dict[int, float]
     tally: Tally
 
     @classmethod
-    def from_parts(cls, tally: Tally, average_precision: NDArray[np.float64], method: Method) -> Self:
+    def from_parts(cls, tally: Tally, average_precision: Doubles, method: Method) -> Self:
         return cls(
             mAP=mean_over_labels(average_precision),
             method=method,

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.backbones import Backbone
+from labelwise.core.arrays import Floats
 from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import QueryMaps, probabilities
-from labelwise.runtime.sessions import Family, Floats
+from labelwise.runtime.sessions import Family
 
 
 class TorchEngine:

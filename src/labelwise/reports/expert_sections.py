@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.analysis.experts import Doubles, ExpertUse, Merge, evenness, leaf_order
+from labelwise.analysis.experts import ExpertUse, Merge, evenness, leaf_order
+from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.reports.figures import check_can_draw, names_as_written

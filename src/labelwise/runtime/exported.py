@@ -11,10 +11,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
 from labelwise.runtime.prediction import TaggerConfig
-from labelwise.runtime.sessions import Engine, EngineName, Family, Floats, OnnxEngine, OpenVinoEngine
+from labelwise.runtime.sessions import Engine, EngineName, Family, OnnxEngine, OpenVinoEngine
 
 FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
 CONFIG = "config.json"

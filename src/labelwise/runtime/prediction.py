@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, field_validator, model_validator
 
+from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.tables import to_frame
@@ -22,12 +23,10 @@ from labelwise.data.decode import FoundImage, decode
 from labelwise.data.images import BadImageError, Encoded
 from labelwise.data.inputs import is_url
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.runtime.sessions import Floats
 
 if TYPE_CHECKING:
     import pandas
 
-Doubles = NDArray[np.float64]
 QueryMaps = tuple[Floats, NDArray[np.int64]]  # where each query looked, [..., K, H, W]; each label's query, [N]
 _THUMBNAIL = 96  # pixels high, in notebooks
 _ROWS_SHOWN = 20

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.data.decode import thread_count
 
-Floats = NDArray[np.float32]
 Family = Literal["torch", "onnxruntime", "openvino"]
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 FAMILIES: tuple[Family, ...] = get_args(Family)

@@ -8,6 +8,7 @@ from typing import Protocol, get_args
 
 import numpy as np
 
+from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import FoundImage, ImageSources, decode, decode_many, find_images
@@ -15,7 +16,6 @@ from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.prediction import (
-    Doubles,
     Prediction,
     Predictions,
     QueryMaps,
@@ -23,7 +23,7 @@ from labelwise.runtime.prediction import (
     check_threshold,
     probabilities,
 )
-from labelwise.runtime.sessions import Engine, Family, Floats
+from labelwise.runtime.sessions import Engine, Family
 
 
 class Model(Protocol):

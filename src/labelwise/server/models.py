@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.preprocessing import InputTransform
 from labelwise.engines.load import load, require_network
 from labelwise.runtime.exported import find_export
-from labelwise.runtime.prediction import Doubles, Prediction, probabilities
-from labelwise.runtime.sessions import Floats
+from labelwise.runtime.prediction import Prediction, probabilities
 from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
 

@@ -15,14 +15,13 @@ from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
+from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.server import protocol as wire
 from labelwise.server.protocol import Job, Reply
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from labelwise.runtime.prediction import Doubles
-    from labelwise.runtime.sessions import Floats
     from labelwise.server.models import Library, Served
 
 Item = TypeVar("Item")
