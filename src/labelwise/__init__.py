@@ -1,6 +1,13 @@
-"""labelwise: multi-label image classification. Given a photo, every label that applies, how sure, and where it looked.
+"""labelwise: multi-label image classification. Every label that applies to an image, how sure it is, where it looked.
 
-The public names are imported on first use, so that `import labelwise` (and `labelwise --help`) does not load PyTorch.
+    import labelwise as lw
+
+    lw.load("runs/first").predict("photo.jpg")          # use a model
+    run = lw.train("photos.csv", out="runs/first")      # train one
+    lw.evaluate(run, "photos.csv", split="test")        # measure it
+    lw.create_model("resnet50", "hsq", ["cat", "dog"])  # an nn.Module
+
+Names are imported on first use, so that `import labelwise` (and `labelwise --help`) does not load PyTorch.
 """
 
 from __future__ import annotations
@@ -11,36 +18,60 @@ from typing import TYPE_CHECKING, Any
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
+    from labelwise import data, heads, losses, metrics
+    from labelwise.api.cost import complexity
+    from labelwise.api.deployment import export, push, serve
+    from labelwise.api.evaluation import report
+    from labelwise.api.prediction import predict, predict_job, predict_stream
+    from labelwise.api.training import sweep, train
     from labelwise.engines.load import load
     from labelwise.model.model import LabelModel, create_model, load_model
-from labelwise.runtime.tagger import Tagger
+    from labelwise.runtime.tagger import Tagger
 
 __all__ = [
     "LabelModel",
     "LabelwiseError",
     "Tagger",
+    "complexity",
     "create_model",
     "data",
+    "export",
     "heads",
     "load",
     "load_model",
     "losses",
     "metrics",
+    "predict",
+    "predict_job",
+    "predict_stream",
+    "push",
+    "report",
+    "serve",
+    "sweep",
+    "train",
 ]
 
-_MODULES = {"data", "heads", "losses", "metrics"}
+_MODULES = ("data", "heads", "losses", "metrics")
 _HOME = {
-    "LabelModel": "labelwise.model",
-    "create_model": "labelwise.model",
-    "load_model": "labelwise.model",
-    "Tagger": "labelwise.runtime.tagger",
-    "load": "labelwise.engines.load",
+    "api.cost": ("complexity",),
+    "api.deployment": ("export", "push", "serve"),
+    "api.evaluation": ("report",),
+    "api.prediction": ("predict", "predict_job", "predict_stream"),
+    "api.training": ("sweep", "train"),
+    "model.model": ("LabelModel", "create_model", "load_model"),
+    "engines.load": ("load",),
+    "runtime.tagger": ("Tagger",),
 }
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"labelwise.{name}")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(f"labelwise.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

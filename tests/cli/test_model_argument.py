@@ -57,7 +57,7 @@ def test_no_argument_means_the_bundled_model(bundled: None) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("notes", r"'notes' is neither a model \(config.json"),
+        ("notes", r"'notes' is neither a model \(it has no config.json"),
         ("photos/misspelt.jpg", r"^no such file: 'photos/misspelt.jpg'$"),  # looks like a hub id, too
         ("owner/photo.heic", "no such file"),
         ("nowhere", "no such file or folder: 'nowhere'"),

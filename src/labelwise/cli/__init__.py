@@ -1,13 +1,15 @@
-"""The `labelwise` command. Each subcommand lives in its own module and is imported only when it is called, so that
-`labelwise --help` does not wait for PyTorch."""
+"""The `labelwise` command. Each subcommand lives in its own module and is a thin call of the function of the same name
+in `labelwise`. It is imported only when it is called, so that `labelwise --help` does not wait for PyTorch."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
+from collections.abc import Collection
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from labelwise.core.errors import LabelwiseError, is_out_of_memory
 
@@ -17,35 +19,55 @@ app = App(
     version=lambda: version("labelwise"),
     help_format="plaintext",
 )
-app.command("labelwise.cli.train:train", name="train", help="Train a model on your photos, or by a recipe.")
-app.command("labelwise.cli.evaluate:evaluate", name="evaluate", help="Measure a model on a dataset.")
-app.command("labelwise.cli.predict:predict", name="predict", help="Label photos with a model.")
-app.command("labelwise.cli.explain:explain", name="explain", help="Show where a model looked, label by label.")
-app.command("labelwise.cli.report:report", name="report", help="One page about a run, or a comparison of several.")
-app.command("labelwise.cli.sweep:sweep", name="sweep", help="Train a grid of settings, and compare them.")
-app.command(
-    "labelwise.cli.export:export", name="export", help="Write a model for another engine: ONNX, OpenVINO, torch."
-)
-app.command("labelwise.cli.push:push", name="push", help="Upload a model to the hub, with a card about it.")
-app.command("labelwise.cli.serve:serve", name="serve", help="Answer over HTTP, with a page to drop photos on.")
-app.command("labelwise.cli.demo:demo", name="demo", help="See it all on a drawn sample set, in a few minutes.")
-app.command(
-    "labelwise.cli.data:app", name="data", help="Inspect, split, convert or fetch a dataset, or make the sample set."
-)
-app.command("labelwise.cli.info:heads", name="heads", help="List the heads, or show every option of one.")
-app.command("labelwise.cli.info:backbones", name="backbones", help="List the backbones that match a pattern.")
-app.command("labelwise.cli.info:complexity", name="complexity", help="Count a model's parameters and multiply-adds.")
+
+# Group, then command and what it does, in the order of `labelwise --help`.
+COMMANDS: dict[str, dict[str, str]] = {
+    "Use a model": {
+        "predict": "Label images with a model.",
+        "explain": "Show where a model looked, label by label.",
+        "serve": "Serve models over HTTP, with a drag-and-drop web page.",
+        "demo": "Run an end-to-end demo on synthetic images.",
+    },
+    "Train and measure": {
+        "train": "Train a model on your images, or by a recipe.",
+        "evaluate": "Measure a model on a dataset.",
+        "report": "Write a page about one run, or a comparison of several.",
+        "sweep": "Train a grid of settings and compare the results.",
+    },
+    "Deploy": {
+        "export": "Convert a model to ONNX, OpenVINO or torch.export, also in INT8.",
+        "push": "Upload a model to the hub, with a model card.",
+    },
+    "Data": {"data": "Inspect, split, convert or download a dataset, or create the sample set."},
+    "Look up": {
+        "heads": "List the heads, or show every option of one.",
+        "backbones": "List the backbones that match a pattern.",
+        "complexity": "Count the parameters and multiply-adds of a model.",
+    },
+}
+_MODULES = {"data": "data:app", "heads": "info:heads", "backbones": "info:backbones", "complexity": "info:complexity"}
+for _number, (_title, _commands) in enumerate(COMMANDS.items()):
+    _group = Group(_title, sort_key=_number)
+    for _row, (_name, _help) in enumerate(_commands.items()):
+        _path = f"labelwise.cli.{_MODULES.get(_name, f'{_name}:{_name}')}"
+        app.command(_path, name=_name, help=_help, group=_group, sort_key=_row)
+app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
+
+# Keyword arguments whose flag has another name.
+_FLAGS = {"attention_head": "head", "evaluations": "evaluation", "pairs": "pair", "api_key": "api_key_file"}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(f"{' '.join(str(error).split())} See: labelwise --help")
+        command = " ".join(["labelwise", *(error.command_chain or ())])
+        _fail(f"{' '.join(str(error).split())} See: {command} --help")
     except LabelwiseError as error:
-        _fail(error.for_command_line())
+        _fail(error.for_command_line(_FLAGS, _known_flags(words)))
     except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
         sys.stderr.close()
     except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk
@@ -54,13 +76,21 @@ def main(arguments: list[str] | None = None) -> None:
         if not is_out_of_memory(error):
             raise
         _fail(
-            f"not enough memory ({str(error).splitlines()[0] if str(error) else 'for Python'}): take smaller batches "
-            "(--batch-size; in training, --set accumulate=2 beside it keeps the result), smaller pictures (--size) or "
-            "fewer processes (--workers)"
+            f"not enough memory ({str(error).splitlines()[0] if str(error) else 'for Python'}): use smaller batches "
+            "(--batch-size; in training, --set accumulate=2 keeps the result), smaller images (--size) or fewer "
+            "processes (--workers)"
         )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         raise SystemExit(130) from None
+
+
+def _known_flags(words: list[str]) -> Collection[str] | None:
+    """The flags of a command that takes recipe settings; any other setting is changed with --set. None: no such."""
+    if words[:1] not in (["train"], ["sweep"]):
+        return None
+    command = app[words[0]].default_command
+    return None if command is None else inspect.signature(command).parameters
 
 
 def _fail(message: str) -> None:

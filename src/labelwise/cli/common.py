@@ -1,15 +1,56 @@
-"""`--set option=value`: any option of a head on the command line."""
+"""What the commands share: descriptions of common parameters, `--set`, and printing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import yaml
+from cyclopts import Parameter, validators
 from rich.console import Console
 
 from labelwise.core.errors import LabelwiseError
+
+AtLeastOne = Parameter(validator=validators.Number(gte=1))
+NotNegative = Parameter(validator=validators.Number(gte=0))
+Flag = Annotated[bool, Parameter(negative=())]
+Names = Annotated[list[str], Parameter(negative=())]
+
+Model = Annotated[
+    str | None,
+    Parameter(help="A run folder, a model folder, an exported model or a hub id. Default: the bundled tagger."),
+]
+Network = Annotated[
+    str | None, Parameter(help="A run folder, a model folder or a hub id. Default: the bundled tagger.")
+]
+Data = Annotated[
+    str,
+    Parameter(help="A dataset: a path (its format is recognised) or format:path, e.g. photos.csv or voc:/data/VOC."),
+]
+Split = Annotated[str, Parameter(help="The images to use: a split, several (train+val), or all.")]
+Engine = Annotated[
+    Literal["auto", "torch", "onnxruntime", "openvino"],
+    Parameter(
+        help="What runs the model. auto: the engine of an exported model; otherwise the fastest one with the same "
+        "scores, measured once if there are many images, else torch."
+    ),
+]
+BatchSize = Annotated[int, Parameter(help="Images per batch."), AtLeastOne]
+Workers = Annotated[int, Parameter(help="Processes that decode images."), NotNegative]
+OnBadImage = Annotated[
+    Literal["error", "skip"], Parameter(help="Stop at an image that cannot be decoded, or skip and list it.")
+]
+JsonFile = Annotated[Path | None, Parameter("--json", help="Also write the results to this JSON file.")]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(
+        "--set",
+        negative=(),
+        help="Any other setting of the recipe: --set optimizer.weight_decay=0.05 --set head.shared_experts=4.",
+    ),
+]
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -30,7 +71,24 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     return options
 
 
+def split_names(text: str | None) -> list[str] | None:
+    """
+    >>> split_names("harbour, fishing boat,"), split_names(None)
+    (['harbour', 'fishing boat'], None)
+    """
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
 def say(text: str, stderr: bool = False) -> None:
-    """A line as it is: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
+    """Print a line unchanged: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
     printable = os.fsencode(text).decode("utf-8", "replace")
     Console(stderr=stderr).print(printable, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A line about what is going on, on stderr."""
+    say(text, stderr=True)
+
+
+def warn(text: str) -> None:
+    say(f"warning: {text}", stderr=True)

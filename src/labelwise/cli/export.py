@@ -3,71 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from labelwise.cli.common import say
-from labelwise.core.errors import LabelwiseError
+import labelwise as lw
+from labelwise.cli.common import Flag, Network, OnBadImage, note, say
 
 
 def export(
-    model: str | None = None,
+    model: Network = None,
     /,
     *,
     out: Path,
     format: Literal["onnx", "openvino", "torch"] = "onnx",
-    int8: Annotated[bool, Parameter(negative=())] = False,
+    int8: Flag = False,
     calibration: str | None = None,
     split: str | None = None,
     max_loss: float = 0.5,
-    on_bad_image: Literal["error", "skip"] = "error",
+    on_bad_image: OnBadImage = "error",
 ) -> None:
-    """Write a model as one file that runs without PyTorch, after comparing it with the model.
+    """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's.
 
     Parameters
     ----------
-    model
-        A run folder, a model folder or a hub id. Left out, the tagger that comes with labelwise.
     out
-        The folder to write: the network and config.json. It is replaced if it is an export already.
+        The folder to write: the network and config.json. An export that is there already is replaced.
     format
-        onnx (ONNX Runtime, OpenVINO and many others run it), openvino, or torch (a torch.export program).
+        onnx (for ONNX Runtime, OpenVINO and many others), openvino, or torch (a torch.export program).
     int8
-        Quantise to 8 bits: smaller and faster. Needs --calibration.
+        Quantise to 8 bits, which is smaller and faster. Needs --calibration.
     calibration
-        A dataset with labels, to find the ranges of INT8 on and to measure mAP before and after.
+        A dataset with labels, on which INT8 finds its ranges and mAP is measured before and after.
     split
-        The images of --calibration to use; without it val if there is one, else all.
+        The images of --calibration to use. Default: val if there is one, else all.
     max_loss
-        How much mAP (points) INT8 may lose; if it loses more, nothing is written.
-    on_bad_image
-        A calibration picture that cannot be decoded is an error, or is skipped.
+        How many points of mAP INT8 may lose; if it loses more, nothing is written.
     """
-    if int8 != (calibration is not None):
-        raise LabelwiseError("--int8 and --calibration DATA belong together: give both or none")
-    if split is not None and not int8:
-        raise LabelwiseError("--split chooses among the images of --calibration: give that, too")
-    from labelwise.bundled import default_model
-    from labelwise.data.labels import match_labels
-    from labelwise.data.sources import open_data
-    from labelwise.engines.export import export_model
-    from labelwise.engines.quantize import Calibration
-    from labelwise.model.model import load_model
-
-    network = load_model(model or default_model())
-    images = None
-    if calibration is not None:
-        table = open_data(calibration)
-        chosen = split or ("val" if "val" in table.split_names else "all")
-        table = match_labels(table.part(chosen), network.labels, ignore_extra=True)
-        images = Calibration(table, network.config, max_loss, on_bad_image)
-    about = export_model(network, format, out, calibration=images, say=lambda text: say(f"{text} …", stderr=True))
-    size = network.config.preprocessing.size
-    sizes = "sides of any multiple of 32" if about.other_sizes else f"pictures of {size} x {size} pixels only"
-    say(f"{out}: {format}, {about.precision}, {len(network.labels)} labels, any batch size, {sizes}")
+    exported = lw.export(
+        model,
+        out=out,
+        format=format,
+        int8=int8,
+        calibration=calibration,
+        split=split,
+        max_loss=max_loss,
+        on_bad_image=on_bad_image,
+        say=lambda text: note(f"{text} …"),
+    )
+    about, labels, size = exported.about, exported.config.labels, exported.config.preprocessing.size
+    sizes = "sides of any multiple of 32" if about.other_sizes else f"images of {size} x {size} pixels only"
+    say(f"{out}: {format}, {about.precision}, {len(labels)} labels, any batch size, {sizes}")
     if about.difference is not None:
-        say(f"largest difference to the model's logits: {about.difference:.1e} of the largest one")
+        say(f"largest difference from the model's logits: {about.difference:.1e} of the largest one")
     if about.mean_average_precision is not None:
         before, after = about.mean_average_precision["before"], about.mean_average_precision["after"]
-        say(f"mAP on {calibration} ({chosen}): {before:.2f} before, {after:.2f} in INT8 ({after - before:+.2f})")
+        say(f"mAP on {calibration}: {before:.2f} before, {after:.2f} in INT8 ({after - before:+.2f})")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import labelwise as lw
 from labelwise.cli.common import parse_options
 from labelwise.heads import list_heads, preset
 
@@ -90,12 +91,8 @@ def complexity(
     as_json
         Print the counts as JSON instead of a table.
     """
-    from labelwise.model.complexity import measure_complexity
-    from labelwise.model.model import create_model
-
-    model = create_model(backbone, head, labels, weights="none", size=size, **parse_options(set_ or []))
-    counts = measure_complexity(model).to_dict()
-    counts = {"head": head, "backbone": backbone, "size": model.config.preprocessing.size, "labels": labels, **counts}
+    counted = lw.complexity(head=head, backbone=backbone, size=size, labels=labels, **parse_options(set_ or []))
+    counts = {"head": head, "backbone": backbone, "size": counted.size, "labels": labels, **counted.to_dict()}
     if as_json:
         Console().print_json(json.dumps(counts))
         return

@@ -1,18 +1,18 @@
-"""`labelwise predict --out DIR`: many pictures into Parquet, in parts that survive every interruption."""
+"""`labelwise predict --out DIR`: many images into Parquet, in parts that survive every interruption."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from labelwise.cli.common import say
+import labelwise as lw
+from labelwise.cli.common import AtLeastOne, note
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.progress import picture_progress
+from labelwise.core.progress import progress_of
 
 if TYPE_CHECKING:
     from labelwise.jobs.job import JobSummary
@@ -23,32 +23,31 @@ if TYPE_CHECKING:
 @Parameter(name="*", group="Large jobs", negative=())
 @dataclass(frozen=True)
 class JobOptions:
-    """Many pictures into Parquet.
+    """Many images into Parquet.
 
     Parameters
     ----------
     out
-        Write Parquet files into this folder or bucket; the same command goes on where it was interrupted. Paths may
+        Write Parquet files to this folder or bucket; the same command continues where it was interrupted. Paths may
         then also be *.tar shards, *.parquet files and addresses such as s3://bucket/photos.
     runner
         local: one part after the other in this process. ray: on all cores, or on a cluster.
     address
-        The Ray cluster to run on: auto if this machine is part of it, or host:6379. Without it Ray is started on this
-        machine alone.
+        The Ray cluster: auto if this machine is part of it, or host:6379. Default: this machine alone.
     workers
-        Processes that Ray may use; without it, one for each core.
+        Processes that Ray may use. Default: one per core.
     part_size
-        Pictures in a part, which is what an interruption may cost. A tar shard is one part, whatever its size.
+        Images per part, which is what an interruption may cost. A tar shard is one part, whatever its size.
     column
-        The column of Parquet files that holds the pictures or their paths.
+        The column of Parquet files that holds the images or their paths.
     all_scores
-        Write the scores of all labels, in the order of the labels in _job.json.
+        Also write the scores of all labels, in the order of the labels in _job.json.
     """
 
     out: str | None = None
     runner: Literal["local", "ray"] = "local"
     address: str | None = None
-    workers: int | None = None
+    workers: Annotated[int | None, AtLeastOne] = None
     part_size: int = 500
     column: str | None = None
     all_scores: bool = False
@@ -61,10 +60,6 @@ class JobOptions:
                 "--runner, --address, --workers, --part-size, --column and --all-scores are for large jobs: "
                 "add --out DIR"
             )
-        if (self.address or self.workers) and self.runner != "ray":
-            raise LabelwiseError("--address and --workers are about Ray: add --runner ray")
-        if self.workers is not None and self.workers < 1:
-            raise LabelwiseError(f"--workers {self.workers}: give 1 or more")
         return self.out is not None
 
 
@@ -80,47 +75,42 @@ def run_job(
     engine: EngineName,
     batch_size: int,
 ) -> None:
-    from labelwise import jobs as batch
-
     assert options.out is not None
-    settings = batch.JobSettings(
-        top=top,
-        threshold=threshold,
-        labels=None if labels is None else tuple(labels),
-        engine=engine,
-        batch_size=batch_size,
-        all_scores=options.all_scores,
-    )
-    parts = batch.find_parts(sources, listed=listed, part_size=options.part_size, column=options.column)
     start = time.monotonic()
-    with picture_progress(None) as progress:
-        task = progress.task_ids[0]
+    with progress_of("Predicting", None) as advance:
 
-        def started(summary: JobSummary, pictures: int | None) -> None:
+        def started(summary: JobSummary, images: int | None) -> None:
             if summary.already_there:
-                say(f"resumed: {summary.already_there} of {summary.parts} parts are there already", stderr=True)
-            progress.update(task, total=pictures)
+                note(f"resumed: {summary.already_there} of {summary.parts} parts are there already")
+            advance.expect(images)
             nonlocal start
-            start = time.monotonic()  # the model is loaded: what comes now is what a longer job has more of
+            start = time.monotonic()  # the model is loaded: from now on, time grows with the images
 
         def advanced(result: PartResult) -> None:
-            progress.advance(task, result.pictures)
+            advance(result.pictures)
 
-        summary = batch.run_job(
+        summary = lw.predict_job(
+            sources,
             model,
-            parts,
-            options.out,
-            settings,
+            out=options.out,
+            threshold=threshold,
+            top=top,
+            labels=labels,
+            engine=engine,
+            batch_size=batch_size,
             runner=options.runner,
             address=options.address,
             workers=options.workers,
+            part_size=options.part_size,
+            column=options.column,
+            all_scores=options.all_scores,
+            listed=listed,
             started=started,
             advanced=advanced,
-            say=partial(say, stderr=True),
+            say=note,
         )
     speed = summary.pictures / (time.monotonic() - start)
-    say(
-        f"{options.out}: {summary.pictures} pictures in {summary.parts - summary.already_there} parts "
-        f"({speed:.1f} images/s); {summary.errors} of them could not be decoded (column error)",
-        stderr=True,
+    note(
+        f"{options.out}: {summary.pictures} images in {summary.parts - summary.already_there} parts "
+        f"({speed:.1f} images/s); {summary.errors} of them could not be decoded (column error)"
     )

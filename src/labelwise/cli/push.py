@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from labelwise.cli.common import say
+import labelwise as lw
+from labelwise.cli.common import Flag, note, say
 
 
 def push(
@@ -16,12 +17,12 @@ def push(
     /,
     *,
     license: str | None = None,
-    private: Annotated[bool, Parameter(negative=())] = False,
+    private: Flag = False,
     evaluation: Annotated[list[Path] | None, Parameter(negative=())] = None,
     message: str = "Upload a labelwise model",
     dry_run: Path | None = None,
 ) -> None:
-    """Upload a model to the hub, with a card: metrics, labels, thresholds, licence, how to use it.
+    """Upload a model to the hub with a card: metrics, labels, thresholds, licence and how to use it.
 
     Needs a login (hf auth login) or HF_TOKEN. Afterwards every command takes the model as owner/name.
 
@@ -30,25 +31,30 @@ def push(
     model
         A run folder or a model folder.
     name
-        The repository: owner/name. It is made if there is none.
+        The repository, owner/name; it is created if needed.
     license
-        The model's licence as the hub writes it, for example apache-2.0 or cc-by-4.0. Without it, none is stated.
+        The model's licence as the hub writes it, e.g. apache-2.0 or cc-by-4.0. Default: none is stated.
     private
-        Make a new repository that only its owner sees. One that is there already stays as it is.
+        Make a new repository private. An existing one stays as it is.
     evaluation
-        A file that labelwise evaluate … --json wrote; may be given several times. Those in the run folder are found.
+        A file that labelwise evaluate … --json wrote; may be repeated. Those in the run folder are found.
     message
-        The commit's message.
+        The commit message.
     dry_run
         Write what would be uploaded into this folder, and upload nothing.
     """
-    from labelwise.hub import push as hub
-
-    files = evaluation or []
-    if dry_run is not None:
-        folder = hub.prepare(model, dry_run, name, license=license, evaluations=files)
-        say(f"{folder}: what would be uploaded as {name}")
-        return
-    say("uploading …", stderr=True)
-    address = hub.push(model, name, private=private or None, license=license, evaluations=files, message=message)
-    say(f"{address}: use it as {name}, for example: labelwise predict {name} photo.jpg")
+    if dry_run is None:
+        note("uploading …")
+    address = lw.push(
+        model,
+        name,
+        license=license,
+        private=private or None,
+        evaluations=evaluation or [],
+        message=message,
+        dry_run=dry_run,
+    )
+    if dry_run is None:
+        say(f"{address}: use it as {name}, for example: labelwise predict {name} photo.jpg")
+    else:
+        say(f"{address}: what would be uploaded as {name}")

@@ -1,4 +1,4 @@
-"""`labelwise report`: a page about one run, or about several against each other."""
+"""`labelwise report`: a page about one run, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from labelwise.core.errors import LabelwiseError
+import labelwise as lw
+from labelwise.cli.common import BatchSize, Flag, Names, Workers, say, warn
 
 
 def report(
-    runs: Annotated[list[str], Parameter(negative=())],
+    runs: Names,
     /,
     *,
     out: Path = Path("report"),
@@ -20,16 +20,16 @@ def report(
     split: str | None = None,
     reference: str | None = None,
     pair: Annotated[list[str] | None, Parameter(negative=())] = None,
-    pictures: int = 12,
-    quality: Annotated[bool, Parameter(negative=())] = False,
-    per_label_baseline: Annotated[bool, Parameter(negative=())] = False,
+    images: Annotated[int, Parameter(("--images", "--pictures"))] = 12,
+    quality: Flag = False,
+    per_label_baseline: Flag = False,
     bootstrap: int = 1000,
-    batch_size: int = 32,
-    workers: int = 2,
+    batch_size: BatchSize = 32,
+    workers: Workers = 2,
 ) -> None:
-    """Write one HTML page about a run, or about several against each other, with JSON and CSV files beside it.
+    """Write one HTML page about a run, or a comparison of several, with JSON and CSV files beside it.
 
-    Predictions are computed once and kept in RUN/predictions: the next report of the same run takes seconds.
+    Predictions are computed once and kept in RUN/predictions, so the next report of the same run takes seconds.
 
     Parameters
     ----------
@@ -38,52 +38,35 @@ def report(
     out
         Folder for report.html and the files beside it.
     data
-        What to measure on; without it, the data of the runs' own recipe.
+        The dataset to measure on. Default: the data of the runs' recipe.
     split
-        The images to measure on: a split, several (train+val), or all; without it, test if there is one, else val.
+        The images to measure on: a split, several (train+val), or all. Default: test if there is one, else val.
     reference
-        The run that the others are compared with, by its name on the page; without it, the first one.
+        The run that the others are compared with, by its name on the page. Default: the first one.
     pair
-        Two related labels to compare over the runs, as in cow,horse; may be given several times.
-    pictures
+        Two related labels to compare across the runs, e.g. cow,horse; may be repeated.
+    images
         How many of the worst mistakes of each kind to show.
     quality
         Also list labels that are probably wrong or missing; needs pip install 'labelwise[quality]'.
     per_label_baseline
-        Also fit one model per label on the same frozen features, and show which labels suffer from company.
+        Also fit one model per label on the same frozen features, and show which labels lose from joint training.
     bootstrap
-        How many samples of the images to draw for intervals and comparisons.
-    batch_size
-        Pictures at a time.
-    workers
-        Processes that decode pictures.
+        Bootstrap samples for intervals and comparisons.
     """
-    for name, value, least in (
-        ("bootstrap", bootstrap, 0),
-        ("pictures", pictures, 0),
-        ("batch-size", batch_size, 1),
-        ("workers", workers, 0),
-    ):
-        if value < least:
-            raise LabelwiseError(f"--{name} {value}: give a number of {least} or more")
-    from labelwise.reports.page import ReportOptions, runs_report
-
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    page = runs_report(
+    page = lw.report(
         runs,
-        out,
-        ReportOptions(
-            data=data,
-            split=split,
-            reference=reference,
-            pairs=pair or (),
-            pictures=pictures,
-            quality=quality,
-            per_label_baseline=per_label_baseline,
-            bootstrap=bootstrap,
-            batch_size=batch_size,
-            workers=workers,
-            warn=lambda text: errors.print(f"warning: {text}", markup=False, soft_wrap=True),
-        ),
+        out=out,
+        data=data,
+        split=split,
+        reference=reference,
+        pairs=pair or [],
+        images=images,
+        quality=quality,
+        per_label_baseline=per_label_baseline,
+        bootstrap=bootstrap,
+        batch_size=batch_size,
+        workers=workers,
+        warn=warn,
     )
-    console.print(f"Open {page} in a browser.", markup=False, soft_wrap=True)
+    say(f"Open {page} in a browser.")

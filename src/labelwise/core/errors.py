@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
@@ -30,9 +30,22 @@ class LabelwiseError(Exception):
     def __str__(self) -> str:
         return self._with(_as_argument, ", ")
 
-    def for_command_line(self) -> str:
-        """The same line with the options as flags."""
-        return self._with(_as_flag, " ")
+    def for_command_line(self, renamed: Mapping[str, str] | None = None, flags: Collection[str] | None = None) -> str:
+        """The same line with the options as flags.
+
+        Args:
+            renamed: Flags that have another name than their keyword argument.
+            flags: The flags of a command that also has `--set`, which is used for all other options.
+
+        >>> LabelwiseError("averaged weights cannot be sharded", options={"ema": 0}).for_command_line(flags=["lr"])
+        'averaged weights cannot be sharded (--set ema=0)'
+        """
+
+        def render(name: str, value: object) -> str:
+            name = (renamed or {}).get(name, name)
+            return _as_flag(name, value, setting=flags is not None and name not in flags)
+
+        return self._with(render, " ")
 
     def _with(self, render: Callable[[str, object], str], between: str) -> str:
         if not self.options:
@@ -44,12 +57,12 @@ def _as_argument(name: str, value: object) -> str:
     return f"{name}=…" if value is ... else f"{name}={value!r}"
 
 
-def _as_flag(name: str, value: object) -> str:
+def _as_flag(name: str, value: object, setting: bool = False) -> str:
     """
     >>> _as_flag("on_bad_image", "skip"), _as_flag("overwrite", True), _as_flag("head.groups", 20)
     ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
     """
-    if "." in name:
+    if setting or "." in name:
         return f"--set {name}={value}"
     flag = "--" + name.replace("_", "-")
     if value is True:

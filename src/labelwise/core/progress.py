@@ -153,18 +153,3 @@ class _Speed(_Amount):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(_speed(speed, self.unit) if speed else "")
-
-
-FEW = 8  # images that need no bar
-
-
-@contextmanager
-def picture_progress(total: int | None, done: int = 0) -> Iterator[Progress]:
-    """A bar on stderr, if somebody looks and there are more than a few pictures; its only task counts them."""
-    console = Console(stderr=True)
-    hidden = not console.is_terminal or (total is not None and total <= FEW)
-    columns = (TextColumn("Predicting"), BarColumn(), _Amount("images"), _Speed("images"), TimeRemainingColumn())
-    redirect = sys.stdout.isatty()
-    with Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=redirect) as progress:
-        progress.add_task("Predicting", total=total, completed=done)
-        yield progress

@@ -27,6 +27,7 @@ class PartComplexity:
 @dataclass(frozen=True)
 class Complexity:
     parts: dict[str, PartComplexity]  # backbone, then the head's parts in the order of computation
+    size: int  # side of the image in pixels
 
     def total(self, count: str) -> int:
         return sum(getattr(part, count) for part in self.parts.values())
@@ -53,7 +54,7 @@ def measure_complexity(model: LabelModel, size: int | None = None) -> Complexity
     parts |= {name: (part, f"LabelModel.head.{name}") for name, part in hollow.head.named_children()}
     counted = {name: _count(name, *part, flops) for name, part in parts.items() if _matters(*part, flops)}
     rest = _rest(hollow.head, flops, [part for name, part in counted.items() if name != "backbone"])
-    return Complexity(counted | ({"head": rest} if rest.parameters or rest.macs else {}))
+    return Complexity(counted | ({"head": rest} if rest.parameters or rest.macs else {}), size)
 
 
 def _rest(head: nn.Module, flops: dict[str, dict[Any, int]], parts: list[PartComplexity]) -> PartComplexity:

@@ -1,6 +1,6 @@
-"""Predictions as CSV, JSON and JSON Lines, written line by line, and continued after an interruption.
+"""Predictions in files: JSON, JSON Lines and CSV, written line by line, and sidecars, one file per image.
 
-A process that is killed leaves complete lines and at most one that is cut off; `resume` takes that one away.
+A killed process leaves complete lines and at most one that is cut off; `resume` removes that one and continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """Where predictions go. `wants` is asked once for each picture, in order, before it is predicted."""
+    """Where predictions go. `wants` is asked once per image, in order, before it is predicted."""
 
     def wants(self, image: str) -> bool: ...
     def write(self, prediction: Prediction, labels: dict[str, float]) -> None: ...
@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 
 class JsonWriter:
-    """A list with a line for each picture: one file for `json.load` and for `grep`. `.jsonl`: the lines alone."""
+    """A list with one line per image, for `json.load` and for `grep` alike. `.jsonl`: only the lines."""
 
     def __init__(self, path: Path, labels: Iterable[str], *, resume: bool = False) -> None:
         lines = path.suffix.lower() in (".jsonl", ".ndjson")
@@ -76,7 +76,7 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """`image,labels,scores`. Skipped pictures get no row: one without labels would say that nothing is in them."""
+    """`image,labels,scores`. Skipped images get no row: one without labels would say that no label applies."""
 
     def __init__(self, path: Path, labels: Iterable[str], *, resume: bool = False) -> None:
         self._path, self._folder = path, path.parent
@@ -109,19 +109,19 @@ class CsvWriter:
             raise _foreign(self._path) from None
         return names
 
-    def _place(self, image: str) -> str:
+    def _relative(self, image: str) -> str:
         """Paths are relative to the file's folder, as in every manifest."""
         return image if os.path.isabs(image) else relative_place(image, self._folder)
 
     def wants(self, image: str) -> bool:
-        return not _taken(self._there, self._place(image))
+        return not _taken(self._there, self._relative(image))
 
     def write(self, prediction: Prediction, labels: dict[str, float]) -> None:
         if prediction.error is not None:
             return
         names, scores = list(labels), [f"{score:.4f}" for score in labels.values()]
         cell = "|".join(names) if self._plain else json.dumps(names)
-        self._table.writerow([self._place(str(prediction.image)), cell, "|".join(scores)])
+        self._table.writerow([self._relative(str(prediction.image)), cell, "|".join(scores)])
         self._file.flush()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ def complete_rows(data: bytes) -> tuple[int, list[list[str]]]:
 
 
 def _taken(there: Counter[str], name: str) -> bool:
-    """A picture that is named twice was written twice: each entry stands for one of them."""
+    """An image that is named twice was written twice: each entry stands for one of them."""
     if there[name] <= 0:
         return False
     there[name] -= 1
@@ -177,21 +177,21 @@ def _taken(there: Counter[str], name: str) -> bool:
 
 
 def _check_labels(path: Path, found: Any, labels: set[str], *, some: bool = False) -> None:
-    if found is None:  # a picture that was skipped
+    if found is None:  # an image that was skipped
         return
     if not (set(found) <= labels if some else set(found) == labels):
         raise LabelwiseError(
-            f"{str(path)!r} was written by a model with other labels; name another file, or leave --resume out"
+            f"{str(path)!r} was written by a model with other labels; name another file, or do not resume it"
         )
 
 
 def _foreign(path: Path) -> LabelwiseError:
     return LabelwiseError(
-        f"{str(path)!r} was not written by labelwise predict; name another file, or leave --resume out to replace it"
+        f"{str(path)!r} was not written by labelwise; name another file, or replace it without resuming"
     )
 
 
-Kind = Literal["json", "txt", "xmp"]
+SidecarKind = Literal["json", "txt", "xmp"]
 _XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="labelwise {version}">
  <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
@@ -207,29 +207,30 @@ _XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 
 
 class SidecarWriter:
-    """One file for each picture, whole or not there. A file that somebody else wrote stays, unless `overwrite`."""
+    """One file per image, complete or absent. A file that labelwise did not write stays, unless `overwrite`."""
 
     def __init__(
-        self, kind: Kind, folder: Path | None = None, *, overwrite: bool = False, resume: bool = False
+        self, kind: SidecarKind, folder: Path | None = None, *, overwrite: bool = False, resume: bool = False
     ) -> None:
         self._kind, self._folder, self._overwrite, self._resume = kind, folder, overwrite, resume
-        self._owner: dict[Path, str] = {}  # whose sidecar a file is, in this run
+        self._owner: dict[Path, str] = {}  # the image of each sidecar of this run
 
-    def place(self, image: str) -> Path:
+    def path_of(self, image: str) -> Path:
         """`a.jpg` -> `a.jpg.json`, `a.txt`, `a.xmp`: the names that other programs look for."""
-        photo = Path(image)
+        path = Path(image)
         if self._folder is not None:
             # Below the folder, by the path as it was given; one that leads out of it is made absolute first.
-            inside = Path(os.path.abspath(photo)) if ".." in photo.parts else photo
-            photo = self._folder / inside.relative_to(inside.anchor)
-        return photo.with_name(photo.name + ".json") if self._kind == "json" else photo.with_suffix(f".{self._kind}")
+            inside = Path(os.path.abspath(path)) if ".." in path.parts else path
+            path = self._folder / inside.relative_to(inside.anchor)
+        return path.with_name(path.name + ".json") if self._kind == "json" else path.with_suffix(f".{self._kind}")
 
     def wants(self, image: str) -> bool:
-        file = self.place(image)
+        file = self.path_of(image)
         other = self._owner.setdefault(file, image)
         if os.path.abspath(other) != os.path.abspath(image):
             raise LabelwiseError(
-                f"{other!r} and {image!r} would share the sidecar {str(file)!r}; --sidecar json gives each its own"
+                f"{other!r} and {image!r} would share the sidecar {str(file)!r}; JSON sidecars have separate names",
+                options={"sidecar": "json"},
             )
         if not file.exists() or self._overwrite:
             return True
@@ -237,8 +238,8 @@ class SidecarWriter:
             return False
         if not self._is_ours(file):
             raise LabelwiseError(
-                f"{str(file)!r} exists and labelwise did not write it; add --overwrite to replace such files, or write "
-                "elsewhere with --sidecar-dir DIR"
+                f"{str(file)!r} exists and labelwise did not write it; overwrite such files, or choose another folder",
+                options={"overwrite": True, "sidecar_dir": ...},
             )
         return True
 
@@ -258,7 +259,7 @@ class SidecarWriter:
         if prediction.error is not None:
             return
         text = self._text(prediction, labels)
-        atomic_write(self.place(str(prediction.image)), text.encode("utf-8", "backslashreplace"))
+        atomic_write(self.path_of(str(prediction.image)), text.encode("utf-8", "backslashreplace"))
 
     def _text(self, prediction: Prediction, labels: dict[str, float]) -> str:
         if self._kind == "txt":

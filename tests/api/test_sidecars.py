@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labelwise.cli.predict import predict
-from labelwise.cli.prediction_files import SidecarWriter
+from labelwise.api.prediction_files import SidecarWriter
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines.load import load
@@ -65,7 +65,7 @@ def test_a_file_of_somebody_else_stays(model: str, photos: Path, kind: str, caps
     name = "00001.jpg.json" if kind == "json" else f"00001.{kind}"
     (photos / name).write_text("mine")
     options = {"sidecar": kind, "on_bad_image": "skip"}
-    with pytest.raises(LabelwiseError, match=rf"{re.escape(name)}.*add --overwrite"):
+    with pytest.raises(LabelwiseError, match=rf"{re.escape(name)}.*overwrite=True"):
         predict(model, str(photos), **options)  # type: ignore[arg-type]
     assert [file.name for file in photos.iterdir() if file.suffix != ".jpg"] == [
         name
@@ -87,7 +87,7 @@ def test_a_refused_sidecar_leaves_other_files_as_they_are(model: str, photos: Pa
     tags, table = tmp_path / "tags.json", tmp_path / "tags.csv"
     tags.write_text("earlier results")
     table.write_text("earlier rows")
-    with pytest.raises(LabelwiseError, match="add --overwrite"):
+    with pytest.raises(LabelwiseError, match="overwrite=True"):
         predict(model, str(photos), sidecar="txt", json_file=tags, csv_file=table, on_bad_image="skip")
     assert (tags.read_text(), table.read_text()) == ("earlier results", "earlier rows")
 
@@ -97,12 +97,12 @@ def test_two_pictures_never_share_a_sidecar(tmp_path: Path) -> None:
     assert writer.wants(str(tmp_path / "a.jpg"))
     with pytest.raises(LabelwiseError, match=r"a\.jpg.*a\.png.*would share.*--sidecar json"):
         writer.wants(str(tmp_path / "a.png"))
-    assert SidecarWriter("json", None).place("x/a.jpg") == Path("x/a.jpg.json")
+    assert SidecarWriter("json", None).path_of("x/a.jpg") == Path("x/a.jpg.json")
 
 
 @pytest.mark.parametrize("image", ["/etc/../photo.jpg", "../../photo.jpg", "/photo.jpg", "a/b.jpg"])
 def test_sidecars_stay_below_their_folder(image: str, tmp_path: Path) -> None:
-    place = SidecarWriter("json", tmp_path / "out").place(image)
+    place = SidecarWriter("json", tmp_path / "out").path_of(image)
     assert place.resolve().is_relative_to((tmp_path / "out").resolve())
     with pytest.raises(LabelwiseError, match="add --sidecar"):
         predict("owner/name", image, overwrite=True)

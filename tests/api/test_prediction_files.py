@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from labelwise.cli.predict import predict
-from labelwise.cli.prediction_files import CsvWriter, JsonWriter
+from labelwise.api.prediction_files import CsvWriter, JsonWriter
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample

@@ -1,1 +1,0 @@
-"""One public function per command."""

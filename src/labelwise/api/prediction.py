@@ -1,0 +1,315 @@
+"""`lw.predict`: labels for images, in memory, one at a time, in files, or as a large job.
+
+Nothing here imports PyTorch before the model asks for it: an exported model predicts without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from labelwise.api.inputs import model_path
+from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
+from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import ShowProgress, track
+from labelwise.data.decode import Sources, find_images
+from labelwise.data.images import Encoded, OnBadImage
+from labelwise.data.readers.base import is_image
+from labelwise.engines.load import load
+from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.sessions import EngineName
+from labelwise.runtime.tagger import Tagger
+
+if TYPE_CHECKING:
+    from labelwise.jobs import JobSummary
+    from labelwise.jobs.run import PartResult
+    from labelwise.model.model import LabelModel
+    from labelwise.training.run import Run
+
+    AnyModel = str | Path | Run | LabelModel | Tagger | None
+
+_FEW = 8  # images: for so few it does not matter which engine was chosen
+
+
+def predict(images: Sources, model: AnyModel = None, *, progress: ShowProgress = False, **options: Any) -> list[Prediction]:
+    """Say which labels apply to images, and how sure the model is.
+
+    Args:
+        images: A path, a folder, an image in memory, or a list of these.
+        model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
+            tagger. To predict several times, load it once with `lw.load`.
+        progress: Show a progress bar, or a callback `(description, done, total)`.
+        **options: As for `lw.predict_stream`: `threshold`, `top`, `labels`, `engine`, `batch_size`, `on_bad_image`, and
+            the files to write, e.g. `csv="tags.csv"`.
+
+    Example:
+        >>> import labelwise as lw
+        >>> for prediction in lw.predict("photos/"):  # doctest: +SKIP
+        ...     print(prediction.image, prediction.labels, prediction.scores)
+    """
+    stream = predict_stream(images, model, **options)
+    return list(track(stream, "Predicting", stream.left, progress))
+
+
+class PredictionStream(Iterable[Prediction]):
+    """Predictions that are computed while they are read; the files are complete when the last one was.
+
+    Attributes:
+        tagger: The model that predicts.
+        total: How many images there are; None if they arrive while it works.
+        resumed: How many of them an earlier run has written.
+        names: The paths that are left to predict; None if they arrive while it works.
+    """
+
+    def __init__(self, tagger: Tagger, predictions: Iterator[Prediction], total: int | None, names: list[str] | None):
+        self.tagger, self.total, self.names = tagger, total, names
+        self.left = None if names is None else len(names)
+        self.resumed = 0 if total is None or names is None else total - len(names)
+        self._predictions = predictions
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return self._predictions
+
+
+def predict_stream(
+    images: Sources,
+    model: AnyModel = None,
+    *,
+    threshold: float | None = None,
+    top: int | None = None,
+    labels: Sequence[str] | None = None,
+    engine: EngineName = "auto",
+    batch_size: int = 32,
+    on_bad_image: OnBadImage = "error",
+    json: str | Path | None = None,
+    csv: str | Path | None = None,
+    sidecar: SidecarKind | None = None,
+    sidecar_dir: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> PredictionStream:
+    """`lw.predict` one image after the other, in constant memory, with results in files on request.
+
+    Args:
+        images: A path, a folder, an image in memory, or a list of these. From an iterator, images are taken as they
+            arrive.
+        model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
+            tagger.
+        threshold: One threshold for all labels instead of the model's own.
+        top: The K best labels whatever their thresholds; with `threshold`, at most K of those that reach it.
+        labels: Other labels than the model was trained for, if it works on words.
+        engine: What runs the model. `auto`: the fastest one with the same scores, measured once if there are many
+            images.
+        batch_size: Images per batch.
+        on_bad_image: `skip` gives an image that cannot be decoded a prediction with an `error`.
+        json: Also write a JSON list, one line per image, with the scores of all labels; `.jsonl`: only the lines.
+        csv: Also write a table with the columns image, labels and scores, which is a manifest for `lw.train`.
+        sidecar: Also write a file beside each image: `json`, `txt` (a label per line) or `xmp` (keywords).
+        sidecar_dir: Write sidecars below this folder instead of beside the images.
+        overwrite: Replace sidecars, also those that labelwise did not write.
+        resume: Leave out images that an earlier run wrote to the files.
+        say: Called with one line about the engine that was chosen.
+
+    Example:
+        >>> import labelwise as lw
+        >>> for prediction in lw.predict_stream("photos/", "runs/first", csv="tags.csv"):  # doctest: +SKIP
+        ...     print(prediction)
+    """
+    for name, value in (("top", top), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise LabelwiseError(f"{name} must be 1 or more, not {value}")
+    if (sidecar_dir or overwrite) and sidecar is None:
+        raise LabelwiseError(
+            "only sidecars can be redirected or overwritten; ask for them", options={"sidecar": "json"}
+        )
+    if resume and not (json or csv or sidecar):
+        raise LabelwiseError("there is no file to resume; name the one of the first run", options={"csv": ...})
+    json_file, csv_file, folder = (None if path is None else Path(path) for path in (json, csv, sidecar_dir))
+    check_targets({"json": json_file, "csv": csv_file}, images)
+    # Mistakes in the paths are told before PyTorch and the model are loaded, and before anything is written.
+    found: Iterable[Any] = find_images(images)
+    total = None
+    if not isinstance(images, Iterator):
+        found = list(found)
+        total = len(found)
+    sidecars = None
+    if sidecar is not None:
+        sidecars = SidecarWriter(sidecar, folder, overwrite=overwrite, resume=resume)
+        if total is not None:
+            for image in found:
+                sidecars.wants(_name(image))
+    quiet = total is not None and total <= _FEW
+    tagger = _tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
+    with ExitStack() as stack:
+        writers: list[Writer] = []
+        if json_file:
+            writers.append(JsonWriter(json_file, tagger.labels, resume=resume))
+        if csv_file:
+            writers.append(CsvWriter(csv_file, tagger.labels, resume=resume))
+        for writer in writers:
+            stack.callback(writer.close)
+        writers += [sidecars] if sidecars is not None else []
+        takers: deque[list[Writer]] = deque()
+        wanted: Iterable[Any] = _wanted(found, writers, takers)
+        if total is not None:
+            wanted = list(wanted)
+        files = stack.pop_all()  # closed by the stream
+
+    def predictions() -> Iterator[Prediction]:
+        with files:
+            for prediction in tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image):
+                if waiting := takers.popleft():
+                    chosen = prediction.choose(top, threshold)
+                    for writer in waiting:
+                        writer.write(prediction, chosen)
+                yield prediction
+
+    names = [str(image) for image in wanted] if isinstance(wanted, list) else None
+    return PredictionStream(tagger, predictions(), total, names)
+
+
+def predict_job(
+    images: Iterable[str],
+    model: str | Path | Run | None = None,
+    *,
+    out: str,
+    threshold: float | None = None,
+    top: int | None = None,
+    labels: Sequence[str] | None = None,
+    engine: EngineName = "auto",
+    batch_size: int = 32,
+    runner: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    part_size: int = 500,
+    column: str | None = None,
+    all_scores: bool = False,
+    listed: Iterable[str] = (),
+    started: Callable[[JobSummary, int | None], None] = lambda summary, images: None,
+    advanced: Callable[[PartResult], None] = lambda result: None,
+    say: Callable[[str], None] | None = None,
+) -> JobSummary:
+    """Label millions of images into Parquet files, in parts that survive every interruption.
+
+    Call it again with the same arguments to continue where it stopped.
+
+    Args:
+        images: Images, folders, `*.tar` shards, `*.parquet` files, or addresses such as `s3://bucket/photos`.
+        model: A run, a model folder, an exported model or a hub id. Default: the bundled tagger.
+        out: The folder or bucket to write to.
+        threshold: One threshold for all labels instead of the model's own.
+        top: The K best labels whatever their thresholds; with `threshold`, at most K of those that reach it.
+        labels: Other labels than the model was trained for, if it works on words.
+        engine: What runs the model.
+        batch_size: Images per batch.
+        runner: `local` works on one part after the other in this process, `ray` on all cores or on a cluster.
+        address: The Ray cluster: `auto` if this machine is part of it, or `host:6379`. Default: this machine alone.
+        workers: Processes that Ray may use. Default: one per core.
+        part_size: Images per part, which is what an interruption may cost. A tar shard is one part.
+        column: The column of Parquet files that holds the images or their paths.
+        all_scores: Also write the scores of all labels, in the order of the labels in `_job.json`.
+        listed: More paths, e.g. lines of a file, which are never folders.
+        started: Called with what is there already and how many images are left, if known.
+        advanced: Called with each finished part.
+        say: Called with one line about the engine that was chosen.
+
+    Example:
+        >>> import labelwise as lw
+        >>> lw.predict_job(["shards/{000..099}.tar"], out="tags/", runner="ray")  # doctest: +SKIP
+    """
+    from labelwise.jobs import JobSettings, find_parts, run_job
+
+    if (address or workers) and runner != "ray":
+        raise LabelwiseError("only Ray has an address and workers", options={"runner": "ray"})
+    for name, value in (("top", top), ("batch_size", batch_size), ("workers", workers)):
+        if value is not None and value < 1:
+            raise LabelwiseError(f"{name} must be 1 or more, not {value}")
+    settings = JobSettings(
+        top=top,
+        threshold=threshold,
+        labels=None if labels is None else tuple(labels),
+        engine=engine,
+        batch_size=batch_size,
+        all_scores=all_scores,
+    )
+    parts = find_parts(images, listed=listed, part_size=part_size, column=column)
+    return run_job(
+        model_path(model),
+        parts,
+        out,
+        settings,
+        runner=runner,
+        address=address,
+        workers=workers,
+        started=started,
+        advanced=advanced,
+        say=say,
+    )
+
+
+def _tagger(
+    model: AnyModel,
+    threshold: float | None,
+    labels: Sequence[str] | None,
+    engine: EngineName,
+    images: int,
+    batch_size: int,
+    say: Callable[[str], None] | None,
+) -> Tagger:
+    if isinstance(model, Tagger):
+        if labels is not None or threshold is not None or engine != "auto":
+            raise LabelwiseError("a loaded tagger keeps its labels, threshold and engine; give them to lw.load")
+        return model
+    if model is not None and not isinstance(model, str | Path) and hasattr(model, "with_labels"):  # a LabelModel
+        network: Any = model if labels is None else model.with_labels(labels)
+        if engine == "auto":
+            return Tagger(network, threshold=threshold)
+        from labelwise.engines.choose import open_engine
+
+        runner = open_engine(engine, network, size=network.config.preprocessing.size, batch_size=batch_size)
+        return Tagger(network, engine=runner, threshold=threshold)
+    return load(
+        model_path(model),
+        threshold=threshold,
+        engine=engine,
+        labels=labels,
+        images=images,
+        batch_size=batch_size,
+        say=say,
+    )
+
+
+def _name(image: Any) -> str:
+    if isinstance(image, Encoded):
+        return image.name
+    if not isinstance(image, str | Path):
+        raise LabelwiseError("results can be written to files only for images that have a name: give paths")
+    return str(image)
+
+
+def check_targets(targets: Mapping[str, Path | None], images: Sources) -> None:
+    """A file that is read, or any image, must not become a table by a slip in the call."""
+    several = images if isinstance(images, list | tuple) else [images]
+    taken = {os.path.realpath(path): f"{str(path)!r} is read" for path in several if isinstance(path, str | Path)}
+    for option, target in targets.items():
+        if target is None:
+            continue
+        path = os.path.realpath(target)
+        reason = f"{str(target)!r} is the name of an image" if is_image(target.name) else taken.get(path)
+        if reason is not None:
+            raise LabelwiseError(f"cannot write the {option} file: {reason}; name another file")
+        taken[path] = f"{str(target)!r} is already the {option} file"
+
+
+def _wanted(images: Iterable[Any], writers: Sequence[Writer], takers: deque[list[Writer]]) -> Iterator[Any]:
+    """The images that some writer does not have yet; `takers` holds which ones, in the same order."""
+    for image in images:
+        wanting = [writer for writer in writers if writer.wants(_name(image))]
+        if wanting or not writers:
+            takers.append(wanting)
+            yield image

@@ -1,0 +1,265 @@
+"""`lw.train` and `lw.sweep`: train one model, or every combination of some settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.tables import html_table, to_frame
+from labelwise.data.images import OnBadImage
+from labelwise.data.table import LabelTable
+from labelwise.sweeps.execute import METRICS, Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
+from labelwise.sweeps.plan import FILE as SPLITS
+from labelwise.sweeps.plan import check_data, plan
+from labelwise.training.recipe import Recipe, full_key, load_recipe
+from labelwise.training.run import Run
+from labelwise.training.train import train as train_recipe
+
+if TYPE_CHECKING:
+    import pandas
+
+Freeze = Literal["none", "early", "backbone"]
+
+
+def train(
+    data: str | Path | None = None,
+    *,
+    out: str | Path,
+    recipe: str | Path | None = None,
+    head: str | None = None,
+    backbone: str | None = None,
+    weights: str | None = None,
+    size: int | None = None,
+    freeze: Freeze | None = None,
+    start: str | Path | Run | None = None,
+    loss: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    on_bad_image: OnBadImage | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a model on images with labels. Without a recipe: an HSQ head on a frozen, pretrained backbone.
+
+    Args:
+        data: Images and labels: a path, `format:path` or `format:path?option=value`.
+        out: Folder of the run: model, recipe, metrics, checkpoints and log.
+        recipe: A YAML file with all settings; the other arguments change single ones.
+        head: Name of the head (`lw.heads.list_heads()`).
+        backbone: Name of the timm backbone.
+        weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
+        size: Input size in pixels.
+        freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains
+            the last layers of the backbone; `none` trains everything.
+        start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss.
+        loss: Name of the loss (`lw.losses`).
+        epochs: Passes over the training images.
+        batch_size: Images per step, of all processes together.
+        lr: Highest learning rate.
+        seed: Seed of everything random; the same seed gives the same weights.
+        workers: Processes that load images.
+        on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
+        resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
+        overwrite: Replace the run in `out`.
+        **settings: Any other setting of the recipe: `mixup=0.2`, `optimizer={"weight_decay": 0.05}`, or with a dotted
+            name, `**{"head.shared_experts": 4}`.
+
+    Example:
+        >>> import labelwise as lw
+        >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
+        >>> run.evaluate(split="test")  # doctest: +SKIP
+    """
+    named = {
+        "data": None if data is None else _path(data),
+        "head": head,
+        "backbone": backbone,
+        "weights": weights,
+        "size": size,
+        "freeze": freeze,
+        "start": None if start is None else _path(start),
+        "loss": loss,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "seed": seed,
+        "workers": workers,
+        "on_bad_image": on_bad_image,
+    }
+    changes = {full_key(key): value for key, value in named.items() if value is not None} | _changes(settings, train)
+    if resume:
+        if changes or recipe or overwrite:
+            raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
+        recipe = Path(out) / "recipe.yaml"
+        if not recipe.exists():
+            raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start a new one")
+    return train_recipe(load_recipe(recipe, changes), out, resume=resume, overwrite=overwrite)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The runs of a sweep with their numbers.
+
+    Attributes:
+        out: Folder of the sweep; each run has a folder in it.
+        outcomes: What became of each run, in the order of the grid.
+        rows: Settings, status and metrics (percent) of each run.
+        over_seeds: Mean and standard deviation over runs that differ only in their seed.
+        report: The comparison page, if one was written.
+    """
+
+    out: Path
+    outcomes: list[Outcome]
+    rows: list[dict[str, Any]]
+    over_seeds: list[dict[str, Any]]
+    settings: tuple[str, ...]  # of the grid
+    report: Path | None = None
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A frame with one row per run."""
+        return to_frame(self.rows, "run")
+
+    def __repr__(self) -> str:
+        counts = {status: sum(o.status == status for o in self.outcomes) for status in _STATUSES}
+        told = ", ".join(f"{status}={count}" for status, count in counts.items() if count)
+        return f"SweepResult({str(self.out)!r}, runs={len(self.outcomes)}, {told})"
+
+    def _repr_html_(self) -> str:
+        columns = ["run", "status", *METRICS]
+        return html_table(columns, ([row[name] for name in columns] for row in self.rows))
+
+
+_STATUSES = ("new", "interrupted", "finished", "failed")
+
+
+def sweep(
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    recipe: str | Path | None = None,
+    test_split: str | None = "test",
+    skip_invalid: bool = False,
+    dry_run: bool = False,
+    jobs: int = 1,
+    report: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+    **settings: Any,
+) -> SweepResult:
+    """Train every combination of some settings, measure all runs on the same images and compare them.
+
+    Call it again with the same arguments to continue: finished runs are kept, an interrupted one resumes where it
+    stopped, failed ones are tried again.
+
+    Args:
+        grid: Settings and the values to try. Keys are the recipe's (`optimizer.weight_decay`), or `head`,
+            `head.OPTION`, `backbone`, `size`, `freeze`, `loss`, `lr`.
+        out: Folder of the sweep: one folder per run, `results.csv`, `results.json` and the report.
+        data: Images and labels, as for `lw.train`.
+        recipe: A YAML file with all other settings.
+        test_split: The images on which the runs are compared; None for validation only.
+        skip_invalid: Leave out an option for heads that do not have it; by default that is an error.
+        dry_run: List the runs and what is there already, and do nothing.
+        jobs: Number of runs at a time.
+        report: Write the comparison page at the end.
+        say: Called with one line when a run starts or ends.
+        **settings: Other settings for all runs, as for `lw.train`.
+
+    Example:
+        >>> import labelwise as lw
+        >>> result = lw.sweep({"head": ["gap", "hsq"], "seed": [0, 1, 2]}, data="photos.csv", out="sweeps/heads")
+        ... # doctest: +SKIP
+        >>> result.to_pandas()[["head", "mAP"]]  # doctest: +SKIP
+    """
+    if jobs < 1:
+        raise LabelwiseError(f"jobs must be 1 or more, not {jobs}")
+    out = Path(out)
+    changes = _changes(settings, sweep)
+    if data is not None:
+        changes["data.source"] = _path(data)
+    runs = plan(recipe, changes, grid, skip_invalid=skip_invalid)
+    split_file = None if dry_run and not (out / SPLITS).exists() else check_data(runs, out, test_split)
+    if split_file is not None:
+        say(f"{runs[0].recipe.data.source} has no splits: all runs use the train, val and test of {split_file}")
+        runs = plan(recipe, {**changes, "data.source": str(split_file)}, grid, skip_invalid=skip_invalid)
+    if dry_run:
+        outcomes = [Outcome(planned, status_of(out / planned.name, planned)) for planned in runs]
+        return SweepResult(out, outcomes, rows_of(outcomes, out), [], tuple(grid))
+
+    known: dict[str, Outcome] = {}
+
+    def write() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        rows = rows_of([known[planned.name] for planned in runs if planned.name in known], out)
+        summary = over_seeds(rows, [key for key in grid if rows and key in rows[0]])
+        if rows:
+            write_results(rows, summary, out)
+        return rows, summary
+
+    def tell(outcome: Outcome, number: int) -> None:
+        place = f"[{number + 1} of {len(runs)}] {outcome.planned.name}"
+        if outcome.status in ("new", "interrupted"):
+            say(f"{place}: {'starting' if outcome.status == 'new' else 'resuming'}")
+            return
+        known[outcome.planned.name] = outcome
+        result = f"mAP {outcome.measured['mAP']:.2f}" if outcome.measured and outcome.measured["mAP"] else "finished"
+        say(f"{place}: {result if outcome.status == 'finished' else 'failed: ' + outcome.reason}")
+        write()  # an interrupted sweep has the results so far
+
+    outcomes = run_sweep(runs, out, test_split=test_split, jobs=jobs, tell=tell)
+    rows, summary = write()
+    finished = [outcome for outcome in outcomes if outcome.status == "finished"]
+    page = _sweep_report(finished, out, test_split, say) if report and test_split is not None and finished else None
+    return SweepResult(out, outcomes, rows, summary, tuple(grid), page)
+
+
+def _sweep_report(finished: Sequence[Outcome], out: Path, split: str, say: Callable[[str], None]) -> Path | None:
+    from labelwise.api.evaluation import report
+
+    if len({outcome.planned.recipe.data.source for outcome in finished}) > 1:
+        say("no report: the runs were trained on different data; compare some of them with a report of their own")
+        return None
+    folders = [out / outcome.planned.name for outcome in finished]
+    return report(folders, out=out / "report", split=split, workers=finished[0].planned.recipe.workers)
+
+
+def _path(source: object) -> str:
+    if isinstance(source, Run):
+        return str(source.folder or source.model_folder)
+    if isinstance(source, LabelTable):
+        raise LabelwiseError(
+            "training reads its data from a path, so that its recipe can be run again; write the table to a manifest "
+            "first (lw.data.write_manifest)"
+        )
+    return str(source)
+
+
+def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword arguments as dotted settings of a recipe. An unknown one is refused with the nearest name.
+
+    >>> _changes({"mixup": 0.2, "head.shared_experts": 4, "optimizer": {"weight_decay": 0.05}}, train)
+    {'mixup': 0.2, 'model.options.shared_experts': 4, 'optimizer.weight_decay': 0.05}
+    """
+    names = [name for name, one in signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    valid = list(dict.fromkeys([*names, *Recipe.model_fields]))
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        full = full_key(key)
+        section = full.partition(".")[0]
+        if section not in Recipe.model_fields and section not in Recipe.renamed:
+            raise unknown_name("setting", key.partition(".")[0], valid)
+        if isinstance(value, Mapping) and full in Recipe.model_fields:
+            changes |= {f"{full}.{name}": inner for name, inner in value.items()}
+        else:
+            changes[full] = value
+    return changes
