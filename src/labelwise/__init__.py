@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from labelwise import data, heads, losses, metrics
     from labelwise.api.cost import complexity
     from labelwise.api.deployment import export, push, serve
-    from labelwise.api.evaluation import report
+    from labelwise.api.evaluation import evaluate, report
+    from labelwise.api.explanation import check_explanations, explain, explain_experts
     from labelwise.api.prediction import predict, predict_job, predict_stream
     from labelwise.api.training import sweep, train
     from labelwise.engines.load import load
@@ -32,9 +33,13 @@ __all__ = [
     "LabelModel",
     "LabelwiseError",
     "Tagger",
+    "check_explanations",
     "complexity",
     "create_model",
     "data",
+    "evaluate",
+    "explain",
+    "explain_experts",
     "export",
     "heads",
     "load",
@@ -55,7 +60,8 @@ _MODULES = ("data", "heads", "losses", "metrics")
 _HOME = {
     "api.cost": ("complexity",),
     "api.deployment": ("export", "push", "serve"),
-    "api.evaluation": ("report",),
+    "api.evaluation": ("evaluate", "report"),
+    "api.explanation": ("check_explanations", "explain", "explain_experts"),
     "api.prediction": ("predict", "predict_job", "predict_stream"),
     "api.training": ("sweep", "train"),
     "model.model": ("LabelModel", "create_model", "load_model"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.cli.predict import predict
 from labelwise.api.prediction_files import CsvWriter, JsonWriter
+from labelwise.cli.predict import predict
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample

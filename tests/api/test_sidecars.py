@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from labelwise.cli.predict import predict
 from labelwise.api.prediction_files import SidecarWriter
+from labelwise.cli.predict import predict
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines.load import load

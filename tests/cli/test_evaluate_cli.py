@@ -124,11 +124,14 @@ def test_data_without_splits_gets_those_of_the_run(
         (["run", "--data", "photos/broken.csv"], "broken.jpg' cannot be decoded"),
         (["run", "--data", "photos/labels.csv", "--scales", "big"], "--scales 'big': write numbers"),
         (["run", "--data", "photos/labels.csv", "--scales", "1,1.2"], "both give 64 pixels"),
-        (["run", "--data", "photos/labels.csv", "--scales", "1,2", "--cache"], "leave out --scales or --cache"),
+        (["run", "--data", "photos/labels.csv", "--scales", "1,2", "--cache"], "leave out the scales or the cache"),
         (["run", "--data", "photos/labels.csv", "--fit-thresholds", "best"], "unknown threshold rule 'best'"),
-        (["run", "--data", "photos/labels.csv", "--save"], "--save needs something to fit"),
-        (["owner/name", "--data", "photos/labels.csv", "--fit-temperature", "--save"], "is no folder"),
-        (["run", "--data", "photos/labels.csv", "--bootstrap", "-1"], "--bootstrap -1: give a number of 0 or more"),
+        (
+            ["run", "--data", "photos/labels.csv", "--save"],
+            "nothing to fit; say what (--fit-thresholds f1, --fit-temperature)",
+        ),
+        (["owner/name", "--data", "photos/labels.csv", "--fit-temperature", "--save"], "'owner/name' is not one"),
+        (["run", "--data", "photos/labels.csv", "--bootstrap", "-1"], 'Invalid value "-1" for --bootstrap'),
         (["run"], "--data"),
         (["run", "--data", "photos/kite.csv"], "1 label that the model does not know: 'kite'"),
     ],
@@ -156,4 +159,4 @@ def test_without_a_model_the_bundled_tagger_is_measured_and_never_changed(
     assert shown.startswith("the bundled tagger on photos/dogs.csv (all): 2 images, 20 labels")
     status, _, said = evaluate(*options, "--fit-thresholds", "f1", "--save")
     assert status == 2
-    assert "name it" in said
+    assert "name a model of your own" in said

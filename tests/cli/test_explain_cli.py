@@ -66,9 +66,9 @@ def test_the_page_runs_as_it_stands(
     [
         ({}, "say what to explain"),
         ({"check": True, "experts": True}, "say what to explain"),
-        ({"check": True}, "--check needs pictures"),
-        ({"experts": True}, "--experts needs pictures"),
-        ({"check": True, "data": "x.csv", "images": 1}, "2 images or more"),
+        ({"check": True}, "--check needs images"),
+        ({"experts": True}, "--experts needs images"),
+        ({"check": True, "data": "x.csv", "images": 1}, "images must be 2 or more"),
         ({"check": True, "data": "x.csv", "area": 1.0}, "between 0 and 1"),
         ({"check": True, "data": "x.csv", "out": Path("x.png")}, "writes JSON"),
         ({"experts": True, "data": "x.csv", "out": Path("x.txt")}, r"\.html, \.json"),
@@ -83,5 +83,5 @@ def test_a_head_without_experts_says_so_and_a_picture_needs_a_file(folder: Path)
     data = str(folder / "demo" / "sample" / "labels.csv")
     with pytest.raises(LabelwiseError, match="no experts"):
         explain(str(folder / "demo" / "gap"), experts=True, data=data)
-    with pytest.raises(LabelwiseError, match="--out"):
+    with pytest.raises(LabelwiseError, match="say where to draw"):
         explain(str(folder / "demo" / "hsq"), str(folder / "demo" / "sample" / "images" / "00000.jpg"))

@@ -196,12 +196,12 @@ def test_parquet_in_and_a_bucket_out(place: Path, tmp_path: Path) -> None:
     [
         (["--runner", "ray"], "add --out DIR"),
         (["--all-scores"], "add --out DIR"),
-        (["--out", "x", "--workers", "2"], "add --runner ray"),
-        (["--out", "x", "--runner", "ray", "--workers", "0"], "--workers 0"),
+        (["--out", "x", "--workers", "2"], "(--runner ray)"),
+        (["--out", "x", "--runner", "ray", "--workers", "0"], 'Invalid value "0" for --workers'),
         (["--out", "x", "--json", "y.json"], "--out writes Parquet"),
         (["--out", "gopher://x"], "cannot write to 'gopher://x'"),
         (["--out", "x", "--threshold", "3"], "out of range"),
-        (["--out", "x", "--batch-size", "0"], "--batch-size 0: give 1 or more"),
+        (["--out", "x", "--batch-size", "0"], 'Invalid value "0" for --batch-size'),
         (["--out", "x", "--overwrite"], "leave out"),
     ],
 )

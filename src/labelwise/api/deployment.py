@@ -15,7 +15,7 @@ from labelwise.runtime.sessions import EngineName
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
-    from labelwise.runtime.exported import Exported, ExportFormat
+    from labelwise.runtime.exported import ExportedModel, ExportFormat
     from labelwise.server.settings import ModelSource
     from labelwise.training.run import Run
 
@@ -31,7 +31,7 @@ def export(
     max_loss: float = 0.5,
     on_bad_image: OnBadImage = "error",
     say: Callable[[str], None] = lambda text: None,
-) -> Exported:
+) -> ExportedModel:
     """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's.
 
     Args:

@@ -4,14 +4,233 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import model_path
-from labelwise.core.errors import LabelwiseError
+from labelwise.api.inputs import model_name, model_path, open_table, require
+from labelwise.core.errors import LabelwiseError, shortened
+from labelwise.data.images import OnBadImage
+from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
+from labelwise.data.table import LabelTable
+from labelwise.engines.load import full_config, open_model
+from labelwise.evaluation.evaluate import Evaluation, measure
+from labelwise.evaluation.inference import InferenceOptions, engine_for, predict_logits
+from labelwise.evaluation.thresholds import fit_config, parse_rule
+from labelwise.evaluation.zero_shot import ZeroShotEvaluation, evaluate_zero_shot, seen_and_unseen
+from labelwise.features import FeatureCache
+from labelwise.model.folder import find_folder
+from labelwise.model.model import LabelModel
+from labelwise.runtime.exported import ExportedModel
+from labelwise.runtime.sessions import EngineName
+from labelwise.runtime.tagger import Tagger
+from labelwise.training.recipe import load_recipe
+from labelwise.training.run import RECIPE, Run, find_run
 
 if TYPE_CHECKING:
-    from labelwise.training.run import Run
+    from labelwise.evaluation.inference import TableLogits
+    from labelwise.model.config import ModelConfig
+
+
+def evaluate(
+    model: str | Path | Run | LabelModel | ExportedModel | Tagger | None = None,
+    data: str | Path | LabelTable | None = None,
+    *,
+    split: str = "test",
+    flip: bool = False,
+    scales: Sequence[float] = (1.0,),
+    fit_thresholds: str | None = None,
+    fit_temperature: bool = False,
+    fit_on: str | None = None,
+    save: bool = False,
+    unseen: str | Sequence[str] | None = None,
+    bootstrap: int = 1000,
+    on_bad_image: OnBadImage = "error",
+    ignore_extra_labels: bool = False,
+    batch_size: int = 32,
+    workers: int = 2,
+    cache: bool = False,
+    engine: EngineName = "auto",
+    progress: bool = True,
+    warn: Callable[[str], None] = warnings.warn,
+    say: Callable[[str], None] | None = None,
+) -> Evaluation | ZeroShotEvaluation:
+    """Measure a model on a dataset: every metric with a confidence interval, and all labels one by one.
+
+    Args:
+        model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
+        data: A dataset: a path, `format:path` or a table. Default: the data that the run was trained on.
+        split: The images to measure on: a split, several (`train+val`), or `all`.
+        flip: Average over each image and its mirror image.
+        scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
+        fit_thresholds: Fit a threshold for each label: `f1`, or a target such as `precision=0.9` or `recall=0.8`.
+        fit_temperature: Fit a temperature and an offset, so that scores are probabilities.
+        fit_on: The split to fit on; best one that is not measured on. Default: `split`.
+        save: Write what was fitted into the model. By default it is used for this evaluation only.
+        unseen: Zero-shot: labels that the training did not see, as names or as a file with one per line. They are
+            measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe; `"none"` for none.
+        bootstrap: Bootstrap samples for the confidence intervals; 0 for none.
+        on_bad_image: `skip` leaves out images that cannot be decoded, and lists them.
+        ignore_extra_labels: Leave out labels of the data that the model does not have.
+        batch_size: Images per batch.
+        workers: Processes that decode images.
+        cache: Keep the backbone's features on disk, and use those that are there.
+        engine: What runs the model. `auto`: the fastest one with the same logits, measured once if there are many
+            images.
+        progress: Show a progress bar.
+        warn: Called with what limits the numbers.
+        say: Called with one line about the engine that was chosen.
+
+    Returns:
+        An `Evaluation`; a `ZeroShotEvaluation` if there are unseen labels.
+
+    Example:
+        >>> import labelwise as lw
+        >>> evaluation = lw.evaluate("runs/first", "photos.csv", split="test")  # doctest: +SKIP
+        >>> evaluation.scores.mAP, evaluation.to_pandas().sort_values("AP")  # doctest: +SKIP
+    """
+    fits = fit_thresholds is not None or fit_temperature
+    if (save or fit_on) and not fits:
+        raise LabelwiseError(
+            "there is nothing to fit; say what", options={"fit_thresholds": "f1", "fit_temperature": True}
+        )
+    require(bootstrap=(bootstrap, 0), batch_size=(batch_size, 1), workers=(workers, 0))
+    if fit_thresholds is not None:
+        parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
+    views = list(scales)
+    if cache and views != [1]:
+        raise LabelwiseError("cached features are of one input size; leave out the scales or the cache")
+    target = _saved_to(model) if save else None
+    network = _open(model, engine)
+    if isinstance(network, ExportedModel) and (save or cache or unseen or views != [1]):
+        raise LabelwiseError(
+            "an exported model has one input size and fixed labels; load the model that it was made from to save, to "
+            "cache features, for other scales or for unseen labels"
+        )
+    whole = open_table(_data(data, model), model)
+    table, fit_table = whole.part(split), whole.part(fit_on or split)
+    hidden = _unseen(unseen, model, whole) if isinstance(network, LabelModel) else ()
+    if hidden and fits:
+        raise LabelwiseError("thresholds and a temperature are fitted for seen labels only", options={"unseen": "none"})
+    if hidden and engine not in ("auto", "torch"):
+        raise LabelwiseError(f"engine {engine} cannot run unseen labels", options={"engine": "torch"})
+    config = full_config(network)
+    # Before the work, not after it.
+    labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else config.labels
+    match_labels(table, labels, ignore_extra=ignore_extra_labels)
+    runner = None
+    if not (hidden or cache):  # with a cache, the engine computes the features
+        images = len(table) * (2 if flip else 1)
+        runner = engine_for(network, engine, images=images, batch_size=batch_size, scales=views, say=say)
+
+    def options(images: LabelTable) -> InferenceOptions:
+        features = None
+        if cache and isinstance(network, LabelModel):
+            features = FeatureCache.build(
+                images,
+                network.backbone,
+                config.preprocessing,
+                flips=flip,
+                batch_size=batch_size,
+                workers=workers,
+                on_bad_image=on_bad_image,
+                engine=engine,
+            )
+        return {
+            "batch_size": batch_size,
+            "workers": workers,
+            "on_bad_image": on_bad_image,
+            "flip": flip,
+            "scales": views,
+            "features": features,
+            "engine": runner,
+            "progress": progress,
+        }
+
+    known: dict[str, Any] = {"bootstrap": bootstrap, "ignore_extra_labels": ignore_extra_labels}
+    about: dict[str, Any] = {
+        "model": model_name(model),
+        "split": split,
+        "test_time": {"flip": flip, "scales": views},
+    }
+    if hidden:
+        assert isinstance(network, LabelModel)
+        return replace(evaluate_zero_shot(network, table, hidden, **known, **options(table)), **about)
+    logits = predict_logits(network, table, **options(table))
+    if fits:
+        used = logits if fit_on in (None, split) else predict_logits(network, fit_table, **options(fit_table))
+        config, about["fitted"] = _fit(config, fit_table, used, fit_thresholds, fit_temperature, warn)
+        about["fitted"] = {"on": fit_on or split, **about["fitted"]}
+        if shared := len(set(table.images) & set(fit_table.images)):
+            warn(
+                f"{shared:,} images are both fitted and measured on: these numbers are optimistic; fit on another split"
+            )
+    evaluation = replace(measure(config, table, logits, **known), **about)
+    if target is not None:
+        assert isinstance(network, LabelModel)
+        network.config = config
+        network.save(target)
+    return evaluation
+
+
+def _fit(
+    config: ModelConfig,
+    table: LabelTable,
+    logits: TableLogits,
+    thresholds: str | None,
+    temperature: bool,
+    warn: Callable[[str], None],
+) -> tuple[ModelConfig, dict[str, Any]]:
+    """The config with what was fitted on the logits of `table`, and what the results say about it."""
+    targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
+    fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
+    if fit.fallback_labels:
+        warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {shortened(fit.fallback_labels)}")
+    about = {"thresholds": thresholds, "temperature": temperature, "labels_by_fallback": list(fit.fallback_labels)}
+    return fit.config, about
+
+
+def _open(model: Any, engine: EngineName) -> LabelModel | ExportedModel:
+    if isinstance(model, Tagger):
+        model = model.model
+    if isinstance(model, LabelModel | ExportedModel):
+        return model
+    return open_model(model_path(model), engine=engine)
+
+
+def _data(data: str | Path | LabelTable | None, model: Any) -> str | Path | LabelTable:
+    if data is not None:
+        return data
+    run = find_run(model_path(model)) if model is None or isinstance(model, str | Path | Run) else None
+    source = None if run is None else load_recipe(run / RECIPE).data.source
+    if source is None:
+        raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
+    return source
+
+
+def _saved_to(model: Any) -> Path:
+    """The folder that takes what was fitted."""
+    if model is None:
+        raise LabelwiseError("the bundled tagger stays as it is; name a model of your own to save to")
+    if not isinstance(model, str | Path | Run) or not Path(model_path(model)).exists():
+        raise LabelwiseError(f"saving needs a model folder on this machine; {model_name(model)!r} is not one")
+    return find_folder(model_path(model))
+
+
+def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) -> tuple[str, ...]:
+    """The unseen labels that the user names, else those of the run's recipe; for most runs there are none."""
+    if given is not None:
+        if given == "none":
+            return ()
+        if isinstance(given, str):
+            return unseen_labels(table, FROM_DATA if given == FROM_DATA else label_list(given))
+        return unseen_labels(table, list(given))
+    run = find_run(model_path(model)) if isinstance(model, str | Path | Run) else None
+    if run is None:
+        return ()
+    wanted = load_recipe(run / RECIPE).data.unseen or ()
+    # Other data than the run's may have none of them.
+    return unseen_labels(table, wanted if wanted == FROM_DATA else [name for name in wanted if name in table.labels])
 
 
 def report(
@@ -59,7 +278,7 @@ def report(
         >>> lw.report(["runs/q2l", "runs/hsq"], out="compare")  # doctest: +SKIP
         PosixPath('compare/report.html')
     """
-    at_least(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
+    require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     from labelwise.reports.page import ReportOptions, runs_report
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
@@ -78,15 +297,3 @@ def report(
         warn=warn,
     )
     return runs_report([model_path(run) for run in several], out, options)
-
-
-def at_least(**numbers: tuple[float, float]) -> None:
-    """An error for the first number below its minimum.
-
-    >>> at_least(workers=(-1, 0))
-    Traceback (most recent call last):
-    labelwise.core.errors.LabelwiseError: workers must be 0 or more, not -1
-    """
-    for name, (value, minimum) in numbers.items():
-        if value < minimum:
-            raise LabelwiseError(f"{name} must be {minimum} or more, not {value}")

@@ -40,11 +40,30 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     return load_model(model_path(model)).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def open_table(data: str | Path | LabelTable, model: str | Path | Run | LabelModel | None = None) -> LabelTable:
-    """A dataset; one without splits gets those that the training of `model` made."""
-    from labelwise.training.run import with_splits_of_run
+def open_table(data: str | Path | LabelTable, model: object = None) -> LabelTable:
+    """A dataset; one without splits gets those that the training of `model` made, if that is on disk."""
+    from labelwise.training.run import Run, with_splits_of_run
 
     table = data if isinstance(data, LabelTable) else open_data(data)
-    if model is None or hasattr(model, "forward"):
-        return table
-    return with_splits_of_run(table, model_path(model))
+    return with_splits_of_run(table, model_path(model)) if isinstance(model, str | Path | Run) else table
+
+
+def model_name(model: object) -> str:
+    """What results call a model."""
+    if model is None:
+        return "the bundled tagger"
+    if isinstance(model, str | Path):
+        return str(model)
+    return str(getattr(model, "source", None) or getattr(model, "folder", None) or type(model).__name__)
+
+
+def require(**numbers: tuple[float | None, float]) -> None:
+    """An error for the first number that is below its minimum.
+
+    >>> require(top=(None, 1), workers=(-1, 0))
+    Traceback (most recent call last):
+    labelwise.core.errors.LabelwiseError: workers must be 0 or more, not -1
+    """
+    for name, (value, minimum) in numbers.items():
+        if value is not None and value < minimum:
+            raise LabelwiseError(f"{name} must be {minimum} or more, not {value}")

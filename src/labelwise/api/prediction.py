@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from labelwise.api.inputs import model_path
+from labelwise.api.inputs import model_path, require
 from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import ShowProgress, track
-from labelwise.data.decode import Sources, find_images
+from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage
 from labelwise.data.readers.base import is_image
 from labelwise.engines.load import load
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _FEW = 8  # images: for so few it does not matter which engine was chosen
 
 
-def predict(images: Sources, model: AnyModel = None, *, progress: ShowProgress = False, **options: Any) -> list[Prediction]:
+def predict(
+    images: ImageSources, model: AnyModel = None, *, progress: ShowProgress = False, **options: Any
+) -> list[Prediction]:
     """Say which labels apply to images, and how sure the model is.
 
     Args:
@@ -76,7 +78,7 @@ class PredictionStream(Iterable[Prediction]):
 
 
 def predict_stream(
-    images: Sources,
+    images: ImageSources,
     model: AnyModel = None,
     *,
     threshold: float | None = None,
@@ -120,9 +122,7 @@ def predict_stream(
         >>> for prediction in lw.predict_stream("photos/", "runs/first", csv="tags.csv"):  # doctest: +SKIP
         ...     print(prediction)
     """
-    for name, value in (("top", top), ("batch_size", batch_size)):
-        if value is not None and value < 1:
-            raise LabelwiseError(f"{name} must be 1 or more, not {value}")
+    require(top=(top, 1), batch_size=(batch_size, 1))
     if (sidecar_dir or overwrite) and sidecar is None:
         raise LabelwiseError(
             "only sidecars can be redirected or overwritten; ask for them", options={"sidecar": "json"}
@@ -144,7 +144,7 @@ def predict_stream(
             for image in found:
                 sidecars.wants(_name(image))
     quiet = total is not None and total <= _FEW
-    tagger = _tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
+    tagger = open_tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
     with ExitStack() as stack:
         writers: list[Writer] = []
         if json_file:
@@ -226,9 +226,7 @@ def predict_job(
 
     if (address or workers) and runner != "ray":
         raise LabelwiseError("only Ray has an address and workers", options={"runner": "ray"})
-    for name, value in (("top", top), ("batch_size", batch_size), ("workers", workers)):
-        if value is not None and value < 1:
-            raise LabelwiseError(f"{name} must be 1 or more, not {value}")
+    require(top=(top, 1), batch_size=(batch_size, 1), workers=(workers, 1))
     settings = JobSettings(
         top=top,
         threshold=threshold,
@@ -252,22 +250,23 @@ def predict_job(
     )
 
 
-def _tagger(
+def open_tagger(
     model: AnyModel,
-    threshold: float | None,
-    labels: Sequence[str] | None,
-    engine: EngineName,
-    images: int,
-    batch_size: int,
-    say: Callable[[str], None] | None,
+    threshold: float | None = None,
+    labels: Sequence[str] | None = None,
+    engine: EngineName | None = None,
+    images: int = 0,
+    batch_size: int = 32,
+    say: Callable[[str], None] | None = None,
 ) -> Tagger:
+    """A tagger of whatever names or is a model. In memory, only an engine that is named replaces the model itself."""
     if isinstance(model, Tagger):
-        if labels is not None or threshold is not None or engine != "auto":
+        if labels is not None or threshold is not None or engine not in (None, "auto"):
             raise LabelwiseError("a loaded tagger keeps its labels, threshold and engine; give them to lw.load")
         return model
     if model is not None and not isinstance(model, str | Path) and hasattr(model, "with_labels"):  # a LabelModel
         network: Any = model if labels is None else model.with_labels(labels)
-        if engine == "auto":
+        if engine in (None, "auto"):
             return Tagger(network, threshold=threshold)
         from labelwise.engines.choose import open_engine
 
@@ -292,7 +291,7 @@ def _name(image: Any) -> str:
     return str(image)
 
 
-def check_targets(targets: Mapping[str, Path | None], images: Sources) -> None:
+def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:
     """A file that is read, or any image, must not become a table by a slip in the call."""
     several = images if isinstance(images, list | tuple) else [images]
     taken = {os.path.realpath(path): f"{str(path)!r} is read" for path in several if isinstance(path, str | Path)}

@@ -8,6 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from labelwise.api.inputs import require
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
@@ -182,8 +183,7 @@ def sweep(
         ... # doctest: +SKIP
         >>> result.to_pandas()[["head", "mAP"]]  # doctest: +SKIP
     """
-    if jobs < 1:
-        raise LabelwiseError(f"jobs must be 1 or more, not {jobs}")
+    require(jobs=(jobs, 1))
     out = Path(out)
     changes = _changes(settings, sweep)
     if data is not None:

@@ -1,0 +1,177 @@
+"""`lw.explain`: where a model looked, whether that is true, and which experts its labels rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use
+from labelwise.analysis.maps import Method, describe, maps_of
+from labelwise.analysis.masking import MaskingCheck, masking_check
+from labelwise.api.inputs import model_path, open_model, open_table, require
+from labelwise.api.prediction import open_tagger
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.images import OnBadImage
+from labelwise.engines.load import require_network
+from labelwise.features import FeatureCache
+from labelwise.reports.figures import check_can_draw, save_explanation
+from labelwise.runtime.prediction import Prediction
+
+if TYPE_CHECKING:
+    from labelwise.api.prediction import AnyModel
+    from labelwise.data.decode import ImageSource
+    from labelwise.data.table import LabelTable
+    from labelwise.model.model import LabelModel
+    from labelwise.training.run import Run
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Where a model looked for some labels in one image. A notebook shows it as a figure.
+
+    Attributes:
+        prediction: Labels and scores of the image.
+        maps: How much each place counted [H, W], for each label.
+        method: What the maps are, for people.
+    """
+
+    prediction: Prediction
+    maps: dict[str, NDArray[np.floating]]
+    method: str
+
+    def save(self, path: str | Path) -> None:
+        """Draw the image and a heat map for each label into a .png, .pdf or .svg file (needs matplotlib)."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        save_explanation(self.prediction, self.maps, path, self.method)
+
+    def __repr__(self) -> str:
+        return f"Explanation({str(self.prediction.image)!r}, {', '.join(self.maps)}; {self.method})"
+
+    def _repr_png_(self) -> bytes:
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / "maps.png")
+            return (Path(folder) / "maps.png").read_bytes()
+
+
+def explain(
+    image: ImageSource,
+    model: AnyModel = None,
+    *,
+    out: str | Path | None = None,
+    labels: Sequence[str] | None = None,
+    top: int = 4,
+    method: Method | None = None,
+    layer: int | None = None,
+    attention_head: int | None = None,
+) -> Explanation:
+    """Show where a model looked in an image, label by label.
+
+    Args:
+        image: A path or an image in memory.
+        model: A run, a model folder, a hub id, a model in memory or a `Tagger`. Default: the bundled tagger.
+        out: Also draw it into this file: .png, .pdf or .svg.
+        labels: The labels to show. Default: the best ones.
+        top: How many of the best labels to show.
+        method: `attention`, or `grad-cam`, which works for every head. Default: attention if the head has any.
+        layer: The decoder layer whose attention to show, counted from 1. Default: the last.
+        attention_head: The attention head to show, counted from 1. Default: the mean of all.
+
+    Example:
+        >>> import labelwise as lw
+        >>> lw.explain("photo.jpg", out="why.png").maps["dog"].shape  # doctest: +SKIP
+        (7, 7)
+    """
+    require(top=(top, 1))
+    if out is not None:
+        check_can_draw(Path(out))
+    if isinstance(image, str | Path) and Path(image).is_dir():
+        raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
+    tagger = open_tagger(model)
+    network = require_network(tagger.model)
+    prediction = tagger.predict(image)[0]
+    shown = list(prediction.all_scores)[:top] if labels is None else list(labels)
+    maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
+    explanation = Explanation(prediction, dict(maps), describe(network, method, layer, attention_head))
+    if out is not None:
+        explanation.save(out)
+    return explanation
+
+
+def check_explanations(
+    data: str | Path | LabelTable,
+    model: str | Path | Run | LabelModel | None = None,
+    *,
+    split: str = "test",
+    images: int = 200,
+    area: float = 0.25,
+    method: Method | None = None,
+    layer: int | None = None,
+    attention_head: int | None = None,
+    workers: int = 2,
+) -> MaskingCheck:
+    """Test whether a model's maps are true: hide where it looked, and as much elsewhere. Which lowers the score more?
+
+    Args:
+        data: A dataset: a path, `format:path` or a table.
+        model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
+        split: The images to use: a split, several (`train+val`), or `all`.
+        images: How many of them to check.
+        area: The share of the image that is hidden.
+        method: `attention` or `grad-cam`. Default: attention if the head has any.
+        layer: The decoder layer, counted from 1. Default: the last.
+        attention_head: The attention head, counted from 1. Default: the mean of all.
+        workers: Processes that decode images.
+
+    Example:
+        >>> import labelwise as lw
+        >>> print(lw.check_explanations("photos.csv", "runs/first"))  # doctest: +SKIP
+    """
+    require(images=(images, 2), workers=(workers, 0))
+    if not 0 < area < 1:
+        raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
+    network, table = open_model(model), open_table(data, model).part(split)
+    return masking_check(
+        network, table, images, method=method, layer=layer, head=attention_head, area=area, workers=workers
+    )
+
+
+def explain_experts(
+    data: str | Path | LabelTable,
+    model: str | Path | Run | LabelModel | None = None,
+    *,
+    split: str = "test",
+    on_bad_image: OnBadImage = "error",
+    workers: int = 2,
+    cache: bool = False,
+) -> ExpertUse:
+    """Show which experts of an HSQ head each label relies on: the gates' mean weights over a dataset.
+
+    Args:
+        data: A dataset: a path, `format:path` or a table.
+        model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
+        split: The images to use: a split, several (`train+val`), or `all`.
+        on_bad_image: `skip` leaves out images that cannot be decoded.
+        workers: Processes that decode images.
+        cache: Keep the backbone's features on disk, and use those that are there.
+
+    Example:
+        >>> import labelwise as lw
+        >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
+    """
+    require(workers=(workers, 0))
+    network, table = open_model(model), open_table(data, model).part(split)
+    check_has_experts(network.config)  # before the features are computed
+    reading: dict[str, Any] = {"on_bad_image": on_bad_image, "workers": workers}
+    features = None
+    if cache:
+        features = FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, **reading)
+    in_memory = model is not None and hasattr(model, "forward")
+    folder = None if in_memory else model_path(model)  # type: ignore[arg-type]
+    run = folder if folder is not None and Path(folder).is_dir() else None
+    return expert_use(network, table, run=run, features=features, **reading)
