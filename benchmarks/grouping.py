@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.speed.machine import machine
 from labelwise.data import open_data
+from labelwise.engines.measure import machine
 from labelwise.evaluation import evaluate
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel

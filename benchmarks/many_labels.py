@@ -28,7 +28,7 @@ HEADS = {
 }
 _MEASURED = """
 import sys
-from benchmarks.speed.memory import memory_peak
+from labelwise.engines.measure import memory_peak
 from labelwise.cli import main
 try:
     main(sys.argv[1:])

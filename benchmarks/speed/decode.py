@@ -43,9 +43,9 @@ def decode(
     from PIL import Image
 
     from benchmarks.speed.models import bench_model, bench_photos, model_name
-    from benchmarks.speed.timing import in_turns
     from labelwise.data.images import load_image
     from labelwise.data.preprocessing import InputTransform
+    from labelwise.engines.measure import in_turns
 
     network = bench_model(model)
     transform = InputTransform(network.config.preprocessing)

@@ -47,7 +47,7 @@ def engines(
     import numpy as np
 
     from benchmarks.speed.models import bench_model, model_name
-    from benchmarks.speed.timing import in_turns
+    from labelwise.engines.measure import in_turns
     from labelwise.runtime.sessions import relative_difference
 
     network = bench_model(model)

@@ -122,7 +122,7 @@ def _row(
 ) -> dict[str, Any]:
     import torch
 
-    from benchmarks.speed.timing import in_turns
+    from labelwise.engines.measure import in_turns
 
     labels, queries, side = sizes
     x = torch.randn(batch, CHANNELS, side, side)
@@ -254,7 +254,7 @@ def _growth(backbone: str, batch: int, seconds: float) -> dict[str, Any]:
     """A whole model with 10,000 labels ("ours") against one with 100 ("its"), both optimised."""
     import torch
 
-    from benchmarks.speed.timing import in_turns
+    from labelwise.engines.measure import in_turns
     from labelwise.model.model import create_model
 
     def model(labels: int) -> nn.Module:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.speed.machine import machine
 from labelwise.core.errors import missing_extra
+from labelwise.engines.measure import machine
 
 
 class Column(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from benchmarks.speed.memory import forget_peak, limit_growth, memory_now, memory_peak
 from labelwise.core.config import Config
 from labelwise.core.errors import is_out_of_memory
+from labelwise.engines.measure import forget_peak, limit_growth, memory_now, memory_peak
 
 
 class Case(Config):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.speed.memory import memory_of
 from benchmarks.speed.options import JsonFile, PlotFile
 from benchmarks.speed.report import Check, Column, Report
 from labelwise.core.errors import LabelwiseError
+from labelwise.engines.measure import memory_of
 
 if TYPE_CHECKING:
     from labelwise.runtime.tagger import Tagger

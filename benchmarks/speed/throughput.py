@@ -169,10 +169,10 @@ def _stages(tagger: Tagger, backbone: nn.Module | None, paths: Sequence[str], ba
     """ms for a picture, one stage at a time. The head's time is the whole network's less the backbone's."""
     import numpy as np
 
-    from benchmarks.speed.timing import in_turns
     from labelwise.data.images import load_image
     from labelwise.data.preprocessing import InputTransform
     from labelwise.engines.choose import open_engine
+    from labelwise.engines.measure import in_turns
 
     transform = InputTransform(tagger.config.preprocessing)
     start = time.perf_counter()

@@ -100,7 +100,7 @@ def plain_product_speed(size: int = 2048) -> float:
     """Floating point operations per second of one large matrix product: what this machine can do at best."""
     import torch
 
-    from benchmarks.speed.timing import in_turns
+    from labelwise.engines.measure import in_turns
 
     a, b = torch.randn(2, size, size)
     best = in_turns({"product": lambda: a @ b}, seconds=1)["product"].best
@@ -215,7 +215,7 @@ class HeadTrainer:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
-        from benchmarks.speed.timing import in_turns
+        from labelwise.engines.measure import in_turns
 
         milliseconds = in_turns({"step": lambda: self.step(maps, targets)}, seconds=2)["step"].best
         with FlopCounterMode(display=False) as counter:

@@ -19,7 +19,7 @@ from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise import data, heads, losses, metrics
-    from labelwise.api.cost import complexity
+    from labelwise.api.cost import bench, complexity
     from labelwise.api.deployment import export, push, serve
     from labelwise.api.evaluation import evaluate, report
     from labelwise.api.explanation import check_explanations, explain, explain_experts
@@ -33,6 +33,7 @@ __all__ = [
     "LabelModel",
     "LabelwiseError",
     "Tagger",
+    "bench",
     "check_explanations",
     "complexity",
     "create_model",
@@ -58,7 +59,7 @@ __all__ = [
 
 _MODULES = ("data", "heads", "losses", "metrics")
 _HOME = {
-    "api.cost": ("complexity",),
+    "api.cost": ("bench", "complexity"),
     "api.deployment": ("export", "push", "serve"),
     "api.evaluation": ("evaluate", "report"),
     "api.explanation": ("check_explanations", "explain", "explain_experts"),

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from benchmarks.speed.report import Check, Column, Report, markdown
-from benchmarks.speed.timing import in_turns
 from labelwise import heads
+from labelwise.engines.measure import in_turns
 from tests.oracles.peers import create_head, literal_hsq
 
 ROOT = Path(__file__).parents[2]

@@ -1,16 +1,78 @@
-"""`lw.complexity`: what a model costs, counted."""
+"""`lw.bench` and `lw.complexity`: what a model costs, measured on this machine or counted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
+    from labelwise.analysis.speed import Benchmark
+    from labelwise.core.progress import ShowProgress
     from labelwise.model.complexity import Complexity
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
+
+
+def bench(
+    model: str | Path | Run | LabelModel | None = None,
+    *,
+    photos: str | Path | None = None,
+    images: int = 100,
+    batch_size: int = 16,
+    seconds: float = 5.0,
+    compile: bool = False,
+    exported: Sequence[str | Path] = (),
+    memory: bool = True,
+    progress: ShowProgress = True,
+) -> Benchmark:
+    """Measure a model on this machine: every engine that is installed, in turns, in one run.
+
+    Args:
+        model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
+        photos: A folder of images for the end-to-end speed, from files to labels. Default: synthetic images.
+        images: How many of them, at most; 0 measures the network alone.
+        batch_size: Images per batch.
+        seconds: How long to measure the network, at least.
+        compile: Also measure `torch.compile`, which takes a minute or two to prepare.
+        exported: Exported models to measure beside it, e.g. one in INT8.
+        memory: Also measure the peak memory, in a new process per engine (Linux only).
+        progress: Show a progress bar.
+
+    Example:
+        >>> import labelwise as lw
+        >>> lw.bench("runs/first", photos="photos/").to_pandas()  # doctest: +SKIP
+    """
+    from labelwise.analysis.speed import measure_speed
+    from labelwise.api.inputs import model_path, require
+    from labelwise.data.decode import find_images
+    from labelwise.data.sample import make_sample
+    from labelwise.model.model import LabelModel
+
+    require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
+    with TemporaryDirectory() as temporary:
+        if isinstance(model, LabelModel):  # the processes that measure memory load it again
+            model.save(Path(temporary) / "model")
+            model = Path(temporary) / "model"
+        if not images:
+            paths: list[str] = []
+        elif photos is not None:
+            paths = [str(path) for path in find_images(photos)][:images]
+        else:
+            paths = list(make_sample(Path(temporary) / "images", images=images, size=400, progress=False).images)
+        return measure_speed(
+            model_path(model),
+            paths,
+            batch_size=batch_size,
+            seconds=seconds,
+            compile=compile,
+            exported={f"exported: {Path(folder).name}": Path(folder) for folder in exported},
+            memory=memory,
+            progress=progress,
+        )
 
 
 def complexity(

@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Data": {"data": "Inspect, split, convert or download a dataset, or create the sample set."},
     "Look up": {
+        "bench": "Measure a model's speed and memory on this machine.",
         "heads": "List the heads, or show every option of one.",
         "backbones": "List the backbones that match a pattern.",
         "complexity": "Count the parameters and multiply-adds of a model.",

@@ -1,0 +1,75 @@
+"""`labelwise bench`: the speed and memory of a model on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+import labelwise as lw
+from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, say
+from labelwise.core.files import atomic_write
+
+
+def bench(
+    model: Model = None,
+    /,
+    *,
+    photos: Path | None = None,
+    images: Annotated[int, NotNegative] = 100,
+    batch_size: BatchSize = 16,
+    seconds: Annotated[float, NotNegative] = 5.0,
+    compile: Flag = False,
+    exported: Annotated[list[Path] | None, Parameter(negative=())] = None,
+    memory: bool = True,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure a model on this machine: every engine that is installed, in turns, in one run.
+
+    Comparisons with other implementations: make bench, from a checkout.
+
+    Parameters
+    ----------
+    photos
+        A folder of images for the end-to-end speed, from files to labels. Default: synthetic images.
+    images
+        How many of them, at most; 0 measures the network alone.
+    seconds
+        How long to measure the network, at least.
+    compile
+        Also measure torch.compile, which takes a minute or two to prepare.
+    exported
+        An exported model to measure beside it, e.g. one in INT8; may be repeated.
+    memory
+        Also measure the peak memory, in a new process per engine (Linux only).
+    """
+    from labelwise.analysis.speed import COLUMNS
+
+    result = lw.bench(
+        model,
+        photos=photos,
+        images=images,
+        batch_size=batch_size,
+        seconds=seconds,
+        compile=compile,
+        exported=exported or [],
+        memory=memory,
+    )
+    if json_file:
+        atomic_write(json_file, json.dumps(result.to_dict(), indent=1) + "\n")
+    settings = result.settings
+    table = Table(
+        title=f"{settings['model']}, {settings['size']} pixels, batches of {batch_size}", title_justify="left"
+    )
+    for column in COLUMNS.values():
+        table.add_column(column, justify="left" if column == "engine" else "right")
+    for cells in result.cells():
+        table.add_row(*cells)
+    Console(highlight=False).print(table)
+    for engine, reason in result.left_out.items():
+        say(f"left out: {engine} ({reason})")
+    say(f"{result.machine['processor']}, {result.machine['cores']} cores, {result.machine['threads']} threads")
