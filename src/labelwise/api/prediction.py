@@ -17,10 +17,9 @@ from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, S
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
-from labelwise.data.images import Encoded, OnBadImage
-from labelwise.data.readers.base import is_image
+from labelwise.data.images import Encoded, OnBadImage, is_image
 from labelwise.engines.load import load
-from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.prediction import Prediction, Predictions
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 
@@ -37,11 +36,12 @@ _FEW = 8  # images: for so few it does not matter which engine was chosen
 
 def predict(
     images: ImageSources, model: AnyModel = None, *, progress: ShowProgress = False, **options: Any
-) -> list[Prediction]:
+) -> Predictions:
     """Say which labels apply to images, and how sure the model is.
 
     Args:
-        images: A path, a folder, an image in memory, or a list of these.
+        images: A path, a pattern (`photos/*.jpg`), a folder, a URL, bytes, a PIL image, a NumPy array or torch tensor, or a
+            list of these.
         model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
             tagger. To predict several times, load it once with `lw.load`.
         progress: Show a progress bar, or a callback `(description, done, total)`.
@@ -54,7 +54,7 @@ def predict(
         ...     print(prediction.image, prediction.labels, prediction.scores)
     """
     stream = predict_stream(images, model, **options)
-    return list(track(stream, "Predicting", stream.left, progress))
+    return Predictions(track(stream, "Predicting", stream.left, progress))
 
 
 class PredictionStream(Iterable[Prediction]):
@@ -98,8 +98,7 @@ def predict_stream(
     """`lw.predict` one image after the other, in constant memory, with results in files on request.
 
     Args:
-        images: A path, a folder, an image in memory, or a list of these. From an iterator, images are taken as they
-            arrive.
+        images: As for `lw.predict`. From an iterator, images are taken as they arrive.
         model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
             tagger.
         threshold: One threshold for all labels instead of the model's own.

@@ -57,7 +57,7 @@ def predict(
     Parameters
     ----------
     paths
-        Images, or folders that are searched for images with all folders in them.
+        Images, patterns, URLs, or folders that are searched for images with all folders in them.
     top
         The K best labels whatever their thresholds; with --threshold, at most K of those that reach it.
     threshold
@@ -113,7 +113,8 @@ def predict(
         return
     from labelwise.api.prediction import check_targets
 
-    missing = next((path for path in sources if not os.path.exists(path)), None)
+    paths_only = (path for path in sources if not ("://" in path or glob.has_magic(path)))
+    missing = next((path for path in paths_only if not os.path.exists(path)), None)
     if missing is not None:
         raise LabelwiseError(f"no such file or folder: {missing!r}")
     check_targets({"json": json_file, "csv": csv_file}, [*sources, *([from_file] if from_file else [])])
