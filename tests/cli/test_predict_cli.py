@@ -60,7 +60,7 @@ def test_a_real_process_prints_writes_csv_and_json_and_skips(labelwise: Command,
     done = labelwise("predict", folder / "run", pictures, *files, "--on-bad-image", "skip")
     assert done.returncode == 0, done.stderr
     assert "skipped: image" in done.stderr
-    assert "1 of 3 pictures were skipped" in done.stderr
+    assert "1 of 3 images were skipped" in done.stderr
 
     expected = load(folder / "run").predict([pictures / "00000.jpg", pictures / "00001.jpg"])
     lines = done.stdout.splitlines()
@@ -140,7 +140,7 @@ def test_top_and_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "no label   (" in out
     assert best[0] in out
-    with pytest.raises(LabelwiseError, match="--top 0"):
+    with pytest.raises(LabelwiseError, match="top must be 1 or more"):
         predict(str(folder / "run"), str(image), top=0)
     with pytest.raises(LabelwiseError, match="no such file or folder"):
         predict(str(folder / "run"), str(folder / "nowhere"))
@@ -157,9 +157,9 @@ def test_nothing_that_is_read_is_replaced(
     before = {file: file.read_bytes() for file in (photo, paths)}
     for words, message in (
         (["--from-file", "paths.txt", "--csv", "./paths.txt"], "'paths.txt' is read"),
-        (["photo.jpg", "--csv", "other.JPG"], "is a picture's name"),
-        (["photo.jpg", "--json", "photo.jpg"], "is a picture's name"),
-        (["photo.jpg", "--csv", "tags", "--json", "tags"], "is written by --json, too"),
+        (["photo.jpg", "--csv", "other.JPG"], "is the name of an image"),
+        (["photo.jpg", "--json", "photo.jpg"], "is the name of an image"),
+        (["photo.jpg", "--csv", "tags", "--json", "tags"], "is already the json file"),
     ):
         with pytest.raises(SystemExit):
             main(["predict", str(folder / "run"), *words])

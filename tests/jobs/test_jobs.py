@@ -43,7 +43,7 @@ def test_rows_are_the_direct_predictions(place: Path, tmp_path: Path, capsys: py
     options = JobOptions(out=str(out), part_size=5, all_scores=True)
     predict(str(place / "model"), str(place / "photos"), job=options, batch_size=3)
     assert re.search(
-        r"23 pictures in 5 parts \([\d.]+ images/s\); 2 of them could not be decoded", capsys.readouterr().err
+        r"23 images in 5 parts \([\d.]+ images/s\); 2 of them could not be decoded", capsys.readouterr().err
     )
     assert sorted(contents(out)) == ["_job.json", *(f"part-{n:06d}.parquet" for n in range(5))]
     direct = load(place / "model", engine="torch").predict(place / "photos", on_bad_image="skip", batch_size=3)

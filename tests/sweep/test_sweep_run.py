@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
     run(sample, out, *grid, dry_run=True)
     assert capsys.readouterr().out.split()[::2][:2] == ["finished", "interrupted"]
     run(sample, out, *grid, test_split="none")
-    assert "seed-1: going on where it stopped" in capsys.readouterr().out
+    assert "seed-1: resuming" in capsys.readouterr().out
     for name in ("seed-0", "seed-1"):
         ours, theirs = (
             load_file(folder / name / "model" / "model.safetensors") for folder in (out, tmp_path / "whole")
