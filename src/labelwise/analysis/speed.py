@@ -29,7 +29,7 @@ from labelwise.runtime.tagger import Tagger
 if TYPE_CHECKING:
     import pandas
 
-    from labelwise.runtime.sessions import Family, Floats
+    from labelwise.runtime.sessions import Family
 
 EAGER, OPTIMISED, COMPILED = "torch", "torch, optimised", "torch, compiled"
 COLUMNS = {
@@ -211,7 +211,7 @@ def print_peak() -> None:
     )
     (tagger,) = taggers.values()
     size = tagger.config.preprocessing.size
-    noise: Floats = np.zeros((batch_size, 3, size, size), np.float32)
+    noise = np.zeros((batch_size, 3, size, size), np.float32)
     tagger.logits(noise)
     peak = memory_peak()
     sys.stdout.write("unknown" if peak is None else f"{peak / 1e6:.1f}")
