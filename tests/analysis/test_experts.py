@@ -30,7 +30,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> LabelTable:
 def model(sample: LabelTable) -> LabelModel:
     torch.manual_seed(0)
     options = {"dim": 16, "attention_heads": 2, "shared_experts": 5, "task_experts": 2}
-    return create_model("resnet10t", "hsq", sample.labels, weights="none", size=32, **options).eval()
+    return create_model("test_resnet", "hsq", sample.labels, weights="none", size=32, **options).eval()
 
 
 def use_of(weights: list[list[float]], shared: int, names: str = "abcdefgh") -> ExpertUse:
@@ -79,7 +79,7 @@ def test_use_of_a_model_on_images(model: LabelModel, sample: LabelTable) -> None
         gates = model.details(picture).gates[1][0].numpy()  # [K, n_t + n_s]
     np.testing.assert_allclose(one.weights[1], np.roll(gates, -2, axis=1), atol=1e-5)
     with pytest.raises(LabelwiseError, match="no experts to choose among"):
-        expert_use(create_model("resnet10t", "gap", sample.labels, weights="none", size=32), sample)
+        expert_use(create_model("test_resnet", "gap", sample.labels, weights="none", size=32), sample)
 
 
 def test_dead_experts_are_named() -> None:
@@ -141,7 +141,7 @@ def test_training_records_the_gates_of_each_epoch(
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
     settings = {
         "data.source": str(Path(sample.images[0]).parents[1] / "labels.csv"),
-        "model.backbone": "resnet10t",
+        "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
         "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 3},

@@ -18,7 +18,7 @@ LABELS = ("boat", "car", "cat", "dog", "sun")
 def small_model(head: str, seed: int = 0, **options: object) -> LabelModel:
     torch.manual_seed(seed)
     sizes = {} if head in ("gap", "csra") else {"dim": 32}
-    return create_model("resnet10t", head, LABELS, weights="none", size=96, **sizes, **options).eval()
+    return create_model("test_resnet", head, LABELS, weights="none", size=96, **sizes, **options).eval()
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ class Shrunk(nn.Module):
 
 
 def corner_model(labels: tuple[str, ...], honest: bool) -> LabelModel:
-    model = create_model("resnet10t", "csra", labels, weights="none", size=64)
+    model = create_model("test_resnet", "csra", labels, weights="none", size=64)
     model.backbone, model.head = Shrunk(), Corner(len(labels), honest)  # type: ignore[assignment]
     model.register_parameter("somewhere", nn.Parameter(torch.zeros(1)))  # so that it has a device
     return model

@@ -111,7 +111,7 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
     monkeypatch.chdir(tmp_path)
     make_sample(tmp_path / "sample", images=300, size=32)
     torch.manual_seed(0)
-    create_model("resnet10t", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
+    create_model("test_resnet", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
     predict("model", "sample", json_file=Path("whole.jsonl"), csv_file=Path("whole.csv"), batch_size=4, engine="torch")
     capsys.readouterr()
 

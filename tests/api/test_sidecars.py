@@ -24,7 +24,7 @@ LABELS = ("sea & sand", "<kite>", "böat")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("sidecars") / "model"
     torch.manual_seed(0)
-    create_model("resnet10t", "csra", LABELS, weights="none", size=32).save(folder)
+    create_model("test_resnet", "csra", LABELS, weights="none", size=32).save(folder)
     return str(folder)
 
 

@@ -22,7 +22,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     table = make_sample(folder / "photos", images=40, size=64)
     torch.manual_seed(0)
-    create_model("resnet10t", "gap", table.labels, weights="none", size=64).save(folder / "run" / "model")
+    create_model("test_resnet", "gap", table.labels, weights="none", size=64).save(folder / "run" / "model")
     manifest = (folder / "photos" / "labels.csv").read_text()
     (folder / "photos" / "broken.jpg").write_bytes(b"no picture")
     (folder / "photos" / "broken.csv").write_text(manifest + "broken.jpg,test,sun\n")
@@ -107,7 +107,7 @@ def test_data_without_splits_gets_those_of_the_run(
     tmp_path: Path, evaluate: Callable[..., tuple[int, str, str]]
 ) -> None:
     table = make_sample(tmp_path / "photos", images=20, size=64)
-    create_model("resnet10t", "gap", table.labels, weights="none", size=64).save(tmp_path / "run" / "model")
+    create_model("test_resnet", "gap", table.labels, weights="none", size=64).save(tmp_path / "run" / "model")
     write_manifest(table, tmp_path / "run" / "split.csv")
     write_manifest(table.with_splits([""] * 20), tmp_path / "photos" / "labels.csv")
     data = str(tmp_path / "photos")

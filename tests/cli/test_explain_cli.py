@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = make_sample(root / "demo" / "sample", images=30, size=48).labels
     torch.manual_seed(0)
     for head, options in (("hsq", {"dim": 16, "shared_experts": 3}), ("gap", {})):
-        model = create_model("resnet10t", head, labels, weights="none", size=32, **options)
+        model = create_model("test_resnet", head, labels, weights="none", size=32, **options)
         model.save(root / "demo" / head / "model")
     return root
 

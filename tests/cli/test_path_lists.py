@@ -57,7 +57,7 @@ def test_a_real_pipe_with_find(labelwise: Command, tmp_path: Path) -> None:
     """`find -print0 | labelwise predict MODEL - -0`, with a line end and a byte that is no UTF-8 in the names."""
     image = make_sample(tmp_path / "sample", images=1, size=32).images[0]
     torch.manual_seed(0)
-    create_model("resnet10t", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
+    create_model("test_resnet", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
     names = [b"line\nend.jpg", b"latin-\xe9.jpg", b"plain.jpg"]
     (tmp_path / "photos").mkdir()
     for name in names:
@@ -75,7 +75,7 @@ def test_a_real_pipe_with_find(labelwise: Command, tmp_path: Path) -> None:
 
 def test_a_list_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = make_sample(tmp_path / "sample", images=3, size=32).images
-    create_model("resnet10t", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
+    create_model("test_resnet", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
     (tmp_path / "list.txt").write_text(f"{images[2]}\n{tmp_path / 'gone.jpg'}\n{images[0]}\n")
     predict(str(tmp_path / "model"), images[1], from_file=str(tmp_path / "list.txt"), top=1, on_bad_image="skip")
     said = capsys.readouterr()

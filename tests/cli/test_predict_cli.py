@@ -39,14 +39,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cli")
     images = make_sample(root / "sample", images=10, size=48).images
     torch.manual_seed(0)
-    model = create_model("resnet10t", "hsq", LABELS, weights="none", size=32, dim=16)
+    model = create_model("test_resnet", "hsq", LABELS, weights="none", size=32, dim=16)
     model.save(root / "run")
     scores = load(root / "run").predict(images[0])[0].all_scores
     limits = {"boat": 0.9 * scores["boat"], "car": 0.5 * scores["car"]}
     limits |= {"hot dog": 1.25 * scores["hot dog"], "sun": 1.0}  # a near miss, and nowhere near
     model.config = model.config.model_copy(update={"thresholds": tuple(min(limits[name], 1.0) for name in LABELS)})
     model.save(root / "run")
-    create_model("resnet10t", "gap", LABELS, weights="none", size=32).save(root / "gap")
+    create_model("test_resnet", "gap", LABELS, weights="none", size=32).save(root / "gap")
     return root
 
 
@@ -207,7 +207,7 @@ def test_the_page_about_predicting_runs_as_it_stands(
     pytest.importorskip("matplotlib")
     page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "predict.md").read_text(encoding="utf-8")
     labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
-    create_model("resnet10t", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
+    create_model("test_resnet", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
     bundled = SimpleNamespace(default_model=lambda: tmp_path / "demo" / "hsq")
     monkeypatch.setitem(sys.modules, "labelwise.bundled", bundled)
     monkeypatch.chdir(tmp_path)

@@ -23,10 +23,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("engines")
     make_sample(root / "sample", images=10, size=48)
     torch.manual_seed(0)
-    create_model("resnet10t", "hsq", LABELS, weights="none", size=32, dim=16).save(root / "run")
+    create_model("test_resnet", "hsq", LABELS, weights="none", size=32, dim=16).save(root / "run")
     vectors = torch.randn(len(LABELS), 12)
     options: dict[str, Any] = {"queries": "words", "classifier": "shared", "dim": 16, "groups": None}
-    create_model("resnet10t", "ml-decoder", LABELS, weights="none", size=32, word_vectors=vectors, **options).save(
+    create_model("test_resnet", "ml-decoder", LABELS, weights="none", size=32, word_vectors=vectors, **options).save(
         root / "words"
     )
     return root

@@ -21,7 +21,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> LabelTable:
 def hsq(sample: LabelTable) -> LabelModel:
     torch.manual_seed(0)
     options = {"dim": 16, "widths": [8], "shared_experts": 2}
-    return create_model("resnet10t", "hsq", sample.labels, weights="none", size=64, **options).eval()
+    return create_model("test_resnet", "hsq", sample.labels, weights="none", size=64, **options).eval()
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_single_label_models_report_accuracy_and_the_usual_ece(sample: LabelTabl
     numbers = generator.integers(0, 13, 50)
     targets = np.eye(13, dtype=np.int8)[numbers]
     table = LabelTable.from_dense(list(sample.images), targets, sample.labels, source="classes")
-    model = create_model("resnet10t", "gap", sample.labels, weights="none", size=64, task="single-label").eval()
+    model = create_model("test_resnet", "gap", sample.labels, weights="none", size=64, task="single-label").eval()
     logits = (2 * targets + generator.normal(0, 1, targets.shape)).astype(np.float32)
     result = evaluate(model, table, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=50).to_dict()
     for k in (1, 5):

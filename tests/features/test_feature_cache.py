@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> LabelTable:
 
 @pytest.fixture
 def backbone() -> Backbone:
-    return Backbone(BackboneConfig(name="resnet10t", size=64))
+    return Backbone(BackboneConfig(name="test_resnet", size=64))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_features_are_the_backbones_output(build: Build, table: LabelTable, back
     assert seen == 2 * IMAGES
     assert cache.rows.tolist() == list(range(IMAGES))
     assert cache.bad_images == []
-    assert cache.shape == (512, 2, 2)
+    assert cache.shape == (96, 2, 2)
     rows = [7, 0, 7, 9]
     got = cache.batch(np.array(rows))
     assert got.dtype == torch.float32

@@ -69,7 +69,7 @@ LABELS = ["cat", "dog", "sofa"]
 
 
 def small_model() -> lw.LabelModel:
-    return lw.create_model("resnet10t", "power-max", LABELS, weights="none", size=32, power=5.0).eval()
+    return lw.create_model("test_resnet", "power-max", LABELS, weights="none", size=32, power=5.0).eval()
 
 
 def test_names_options_and_mistakes() -> None:
@@ -145,7 +145,7 @@ def test_a_head_on_words_takes_new_labels(tmp_path: Path) -> None:
     register_head(WordConfig)(WordHead)
     try:
         words = torch.randn(3, 5)
-        model = lw.create_model("resnet10t", "word-toy", LABELS, weights="none", size=32, word_vectors=words).eval()
+        model = lw.create_model("test_resnet", "word-toy", LABELS, weights="none", size=32, word_vectors=words).eval()
         other = model.with_labels(["sofa", "cow"], torch.stack((words[2], torch.ones(5))))
         other.save(tmp_path / "m")
         images = torch.randn(2, 3, 32, 32)

@@ -76,7 +76,7 @@ def test_fast0tag_is_a_linear_map_into_the_words_space() -> None:
 def test_other_labels_after_training(name: str, tmp_path: Any) -> None:
     """Any list, any order: scores follow the labels, and a model with other labels is saved and loaded as it is."""
     labels = tuple("abcdefghijklm")
-    model = create_model("resnet10t", name, labels, weights="none", size=32, word_vectors=WORDS).eval()
+    model = create_model("test_resnet", name, labels, weights="none", size=32, word_vectors=WORDS).eval()
     x = torch.randn(2, 3, 32, 32)
     new = torch.randn(1, 7)
     chosen = model.with_labels(["c", "new", "a"], torch.cat([WORDS[2:3], new, WORDS[:1]]))

@@ -48,7 +48,7 @@ def run(tmp_path: Path, photos: Path, labels: tuple[str, ...]) -> Path:
     thresholds = tuple(0.3 + 0.01 * place for place in range(len(labels)))
     model.config = model.config.model_copy(update={"results": results, "thresholds": thresholds, "temperature": 0.8})
     model.save(folder / "model")
-    settings = {"data.source": str(photos), "model.backbone": "resnet10t", "model.weights": "none", "model.size": 64}
+    settings = {"data.source": str(photos), "model.backbone": "test_resnet", "model.weights": "none", "model.size": 64}
     save_recipe(load_recipe(None, settings), folder / "recipe.yaml")
     (folder / "metrics.jsonl").write_text('{"epoch": 3, "loss": 0.1, "mAP": 61.25}\n')
     return folder
@@ -56,7 +56,7 @@ def run(tmp_path: Path, photos: Path, labels: tuple[str, ...]) -> Path:
 
 def small_model(labels: tuple[str, ...]) -> LabelModel:
     torch.manual_seed(0)
-    return lw.create_model("resnet10t", "hsq", labels, weights="none", size=64, dim=16, widths=[8, 4], shared_experts=3)
+    return lw.create_model("test_resnet", "hsq", labels, weights="none", size=64, dim=16, widths=[8, 4], shared_experts=3)
 
 
 def metadata(card: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ LABELS = ("boat", "car", "hot dog", "sun")
 
 def save_model(folder: Path, seed: int = 0) -> str:
     torch.manual_seed(seed)
-    model = create_model("resnet10t", "hsq", LABELS, weights="none", size=32, dim=16)
+    model = create_model("test_resnet", "hsq", LABELS, weights="none", size=32, dim=16)
     model.save(folder)
     return str(folder)
 

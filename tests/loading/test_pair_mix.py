@@ -43,7 +43,7 @@ def test_a_scene_holds_both_maps() -> None:
 
 
 def test_a_model_joins_the_maps_of_its_images() -> None:
-    model = lw.create_model("resnet10t", head="gap", labels=6, size=32, weights="none").eval()
+    model = lw.create_model("test_resnet", head="gap", labels=6, size=32, weights="none").eval()
     images, partners = torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 3, 2])
     # Behind average pooling a scene is the mean of its images.
     single = model(images)

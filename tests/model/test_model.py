@@ -22,7 +22,7 @@ def small_model(head: str = "hsq", **options: Any) -> lw.LabelModel:
         options = {"word_vectors": torch.ones(len(LABELS), 6).cumsum(0), **options}
     elif head not in ("gap", "csra"):
         options = {**SMALL, **options}
-    return lw.create_model("resnet10t", head, LABELS, weights="none", size=64, **options).eval()
+    return lw.create_model("test_resnet", head, LABELS, weights="none", size=64, **options).eval()
 
 
 @pytest.mark.parametrize("head", lw.heads.list_heads())
@@ -166,13 +166,13 @@ def test_what_is_neither_a_folder_nor_a_hub_id(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
-        lw.create_model("resnet10t", weights="none", **arguments)
+        lw.create_model("test_resnet", weights="none", **arguments)
 
 
 def test_scores_are_sigmoids_or_one_softmax() -> None:
     logits = torch.randn(3, 4)
-    multi = lw.create_model("resnet10t", "gap", 4, weights="none")
-    single = lw.create_model("resnet10t", "gap", 4, weights="none", task="single-label")
+    multi = lw.create_model("test_resnet", "gap", 4, weights="none")
+    single = lw.create_model("test_resnet", "gap", 4, weights="none", task="single-label")
     torch.testing.assert_close(multi.scores(logits), logits.sigmoid())
     torch.testing.assert_close(single.scores(logits).sum(dim=1), torch.ones(3))
 

@@ -176,7 +176,7 @@ def with_statistics(network: nn.Module) -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "tf_efficientnet_lite0", "mobilenetv3_small_050", "repvgg_a0"])
+@pytest.mark.parametrize("name", ["test_resnet", "tf_efficientnet_lite0", "mobilenetv3_small_050", "repvgg_a0"])
 def test_batch_norms_disappear_and_nothing_else_changes(name: str) -> None:
     network = with_statistics(lw.create_model(name, "gap", 3, weights="none", size=64).backbone.train())
     before, x = copy.deepcopy(network.state_dict()), torch.randn(2, 3, 64, 64)
@@ -218,7 +218,7 @@ def test_only_what_may_be_folded_is_folded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backbone", "size"), [("resnet10t", 64), ("vit_tiny_patch16_224", 64), ("swin_tiny_patch4_window7_224", 64)]
+    ("backbone", "size"), [("test_resnet", 64), ("vit_tiny_patch16_224", 64), ("swin_tiny_patch4_window7_224", 64)]
 )
 def test_a_model_predicts_and_explains_and_is_no_model_to_keep(backbone: str, size: int, tmp_path: Path) -> None:
     model = lw.create_model(backbone, "hsq", ["cat", "dog", "sofa"], weights="none", size=size, dim=32)
@@ -247,7 +247,7 @@ def test_a_model_predicts_and_explains_and_is_no_model_to_keep(backbone: str, si
 
 @pytest.mark.slow
 def test_compiled() -> None:
-    model = lw.create_model("resnet10t", "hsq", 5, weights="none", size=64, dim=32).eval()
+    model = lw.create_model("test_resnet", "hsq", 5, weights="none", size=64, dim=32).eval()
     fast = model.optimize(compile=True)
     with torch.inference_mode():
         for batch in (2, 3):

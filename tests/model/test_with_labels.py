@@ -31,7 +31,7 @@ def word_model(table: Path, options: dict[str, Any] = SMALL, head: str = "ml-dec
     torch.manual_seed(0)
     words = WordsConfig(source=str(table), phrases={"seabird": ("sea gull",)})
     return lw.create_model(
-        "resnet10t", head, KNOWN, weights="none", size=64, words=words, **options, **more
+        "test_resnet", head, KNOWN, weights="none", size=64, words=words, **options, **more
     ).eval()  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_known_labels_need_no_source_and_new_ones_name_what_is_missing(table: Pa
     with pytest.raises(LabelwiseError, match="no word vectors"):
         model.with_labels(["boat"])
     unsaid = lw.create_model(
-        "resnet10t", "ml-decoder", KNOWN, weights="none", size=64, word_vectors=torch.randn(4, 6), **SMALL
+        "test_resnet", "ml-decoder", KNOWN, weights="none", size=64, word_vectors=torch.randn(4, 6), **SMALL
     )
     with pytest.raises(LabelwiseError, match="does not know where its word vectors came from: give those of 'boat'"):
         unsaid.with_labels(["dog", "boat"])
@@ -115,7 +115,7 @@ def test_weights_are_shared_not_copied(table: Path) -> None:
     ],
 )
 def test_models_that_are_tied_to_their_labels_say_so(head: str, message: str) -> None:
-    model = lw.create_model("resnet10t", head, KNOWN, weights="none", size=64)
+    model = lw.create_model("test_resnet", head, KNOWN, weights="none", size=64)
     with pytest.raises(LabelwiseError, match="takes new labels") as caught:
         model.with_labels(["boat"])
     assert message in caught.value.for_command_line()
@@ -137,5 +137,5 @@ def test_mistakes_are_named(table: Path) -> None:
 def test_an_optimized_model_for_other_labels_gives_their_scores(table: Path) -> None:
     options = {**IN_GROUPS, "task_weights": "query", "gate_weights": "query", "widths": (8, 6)}
     other = word_model(table, options, "hsq").with_labels(["boat", "dog", "harbour"])
-    features = torch.randn(2, 512, 3, 3)
+    features = torch.randn(2, 96, 3, 3)
     torch.testing.assert_close(lw.heads.optimize(other.head)(features), other.head(features), atol=1e-4, rtol=1e-4)

@@ -25,13 +25,13 @@ def make_run(
     """What a training leaves behind, without the training."""
     torch.manual_seed(seed)
     options = {} if head == "gap" else {"dim": 16, "widths": [8, 4], "shared_experts": 3}
-    model = create_model("resnet10t", head, labels, weights="none", size=size, **options)
+    model = create_model("test_resnet", head, labels, weights="none", size=size, **options)
     thresholds = tuple(0.45 + 0.01 * n for n in range(len(labels)))
     model.config = model.config.model_copy(update={"thresholds": thresholds, "temperature": 0.8})
     model.save(folder / "model")
     settings = {
         "data.source": str(data),
-        "model.backbone": "resnet10t",
+        "model.backbone": "test_resnet",
         "model.head": head,
         "model.size": size,
         "model.options": options,

@@ -89,7 +89,7 @@ def test_data_uri_is_a_jpeg_within_its_limit() -> None:
 
 def test_a_demo_picture_from_a_real_prediction(tmp_path: Path) -> None:
     table = make_sample(tmp_path, images=1, size=60)
-    model = create_model("resnet10t", "hsq", table.labels, weights="none", size=64, dim=16)
+    model = create_model("test_resnet", "hsq", table.labels, weights="none", size=64, dim=16)
     prediction = Tagger(model, threshold=0.0).predict(table.images[0])[0]
     picture = DemoPicture.from_prediction(prediction, table.present(0))
     assert picture.name == "00000.jpg"

@@ -189,7 +189,7 @@ def test_labels_that_not_all_runs_have_are_left_out_and_named(
 def test_a_model_without_a_run_needs_data_and_keeps_its_predictions_beside_the_report(
     photos: LabelTable, tmp_path: Path
 ) -> None:
-    create_model("resnet10t", "gap", photos.labels, weights="none", size=64).save(tmp_path / "alone")
+    create_model("test_resnet", "gap", photos.labels, weights="none", size=64).save(tmp_path / "alone")
     with pytest.raises(LabelwiseError, match="add --data"):
         runs_report([tmp_path / "alone"], tmp_path / "out")
     options = ReportOptions(data=photos.source, split="val", bootstrap=0, workers=0, pictures=0, progress=False)

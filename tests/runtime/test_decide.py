@@ -24,7 +24,7 @@ LABELS = ("cat", "dog", "sofa")
 
 
 def config_of(**changes: Any) -> ModelConfig:
-    parts = {"backbone": BackboneConfig(name="resnet10t"), "head": GapConfig(), "preprocessing": Preprocessing()}
+    parts = {"backbone": BackboneConfig(name="test_resnet"), "head": GapConfig(), "preprocessing": Preprocessing()}
     return ModelConfig(**parts, labels=LABELS, **changes)
 
 

@@ -27,7 +27,7 @@ LABELS = ("boat", "car", "cat", "dog", "sun")
 def small_model(head: str = "hsq", **options: object) -> LabelModel:
     torch.manual_seed(0)
     sizes = {} if head in ("gap", "csra") else {"dim": 32}
-    return create_model("resnet10t", head, LABELS, weights="none", size=64, **sizes, **options)
+    return create_model("test_resnet", head, LABELS, weights="none", size=64, **sizes, **options)
 
 
 def with_config(model: LabelModel, **changes: object) -> LabelModel:

@@ -25,11 +25,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     small: dict[str, Any] = {"weights": "none", "size": 64}
-    create_model("resnet10t", "hsq", LABELS, dim=16, shared_experts=3, **small).save(root / "hsq")
-    create_model("resnet10t", "gap", LABELS, task="single-label", **small).save(root / "gap")
+    create_model("test_resnet", "hsq", LABELS, dim=16, shared_experts=3, **small).save(root / "hsq")
+    create_model("test_resnet", "gap", LABELS, task="single-label", **small).save(root / "gap")
     (root / "words.txt").write_text("".join(f"{word} {n} {n % 2} {3 - n}\n" for n, word in enumerate(WORDS)))
     words: dict[str, Any] = {"words": str(root / "words.txt"), "queries": "words", "classifier": "shared"}
-    create_model("resnet10t", "ml-decoder", WORDS[:2], dim=16, groups=None, **words, **small).save(root / "words")
+    create_model("test_resnet", "ml-decoder", WORDS[:2], dim=16, groups=None, **words, **small).save(root / "words")
     return root
 
 

@@ -60,14 +60,14 @@ def models(photos: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     small = {"weights": "none", "size": 64, "dim": 16}
-    hsq = create_model("resnet10t", "hsq", LABELS, widths=[8, 4], shared_experts=3, **small)
+    hsq = create_model("test_resnet", "hsq", LABELS, widths=[8, 4], shared_experts=3, **small)
     spread(hsq, photos).save(root / "first")
     crop = hsq.config.model_copy(update={"preprocessing": Preprocessing(size=64, resize="crop", crop_ratio=0.8)})
     hsq.config = crop
     spread(hsq, photos).save(root / "cropped")
     (root / "words.txt").write_text("".join(f"{word} {n} {n % 2} {3 - n}\n" for n, word in enumerate(WORDS)))
     words = create_model(
-        "resnet10t", "ml-decoder", WORDS[2:], words=str(root / "words.txt"), queries="words", **small,
+        "test_resnet", "ml-decoder", WORDS[2:], words=str(root / "words.txt"), queries="words", **small,
         classifier="shared", groups=None,
     )  # fmt: skip
     spread(words, photos).save(root / "words")

@@ -26,7 +26,7 @@ from labelwise.sweeps.plan import plan
 from labelwise.training import train as training
 
 SMALL = [
-    "model.backbone=resnet10t",
+    "model.backbone=test_resnet",
     "model.weights=none",
     "model.size=32",
     "model.options={dim: 16, attention_heads: 2, shared_experts: 2}",

@@ -11,7 +11,7 @@ from labelwise.training import Recipe, load_recipe
 def recipe(data: Path, **changes: Any) -> Recipe:
     small = {
         "data.source": str(data),
-        "model.backbone": "resnet10t",
+        "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
         "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},

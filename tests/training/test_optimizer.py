@@ -41,7 +41,7 @@ def test_rates_stay_between_nothing_and_the_highest(name: str, steps: int, warmu
 
 
 def test_decay_spares_biases_norms_and_queries() -> None:
-    model = lw.create_model("resnet10t", "hsq", 5, weights="none", dim=16, attention_heads=2)
+    model = lw.create_model("test_resnet", "hsq", 5, weights="none", dim=16, attention_heads=2)
     recipe = OptimizerRecipe(lr=1e-3, backbone_lr=1e-5, weight_decay=0.1)
     optimizer = create_optimizer(model, recipe)
     names = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -27,7 +27,7 @@ from tests import fork_server
 from tests.fork_server import Process
 
 SETTINGS = [
-    *("--backbone", "resnet10t", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),
+    *("--backbone", "test_resnet", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),
     *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
 ]
 

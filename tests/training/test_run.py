@@ -58,7 +58,7 @@ def test_the_recipe_of_a_run_is_complete_and_reruns_it(sample: Path, tmp_path: P
 def test_a_frozen_backbone_stays_as_it_was(sample: Path, tmp_path: Path) -> None:
     wanted = recipe(sample, **{"model.freeze": "backbone"})
     torch.manual_seed(wanted.seed)
-    fresh = lw.create_model("resnet10t", "hsq", 13, weights="none", size=32, **wanted.model.options)
+    fresh = lw.create_model("test_resnet", "hsq", 13, weights="none", size=32, **wanted.model.options)
     train(wanted, tmp_path / "a")
     trained = weights(tmp_path / "a")
     for name, tensor in fresh.state_dict().items():
@@ -106,7 +106,7 @@ def test_averaging_leaves_the_label_groups_alone(sample: Path, tmp_path: Path) -
     options = {"dim": 16, "attention_heads": 2, "groups": 4}
     changes = {"model.freeze": "backbone", "model.head": "ml-decoder", "model.options": options, "ema": 0.9}
     train(recipe(sample, **changes, epochs=1), tmp_path / "a")
-    fresh = lw.heads.create("ml-decoder", in_features=512, labels=13, **options)
+    fresh = lw.heads.create("ml-decoder", in_features=96, labels=13, **options)
     assert torch.equal(weights(tmp_path / "a")["head.label_slot"], fresh.state_dict()["label_slot"])
 
 
@@ -286,7 +286,7 @@ def test_mistakes_in_recipes_are_named(changes: dict[str, Any], message: str) ->
         load_recipe(None, changes)
 
 
-@pytest.mark.parametrize("model", ["resnet10t", {"options": [1]}])
+@pytest.mark.parametrize("model", ["test_resnet", {"options": [1]}])
 def test_a_recipe_that_is_no_recipe_is_named_with_another_head_too(model: Any, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": model}))
     with pytest.raises(LabelwiseError, match="model"):

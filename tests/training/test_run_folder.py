@@ -25,7 +25,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"data.source": "nowhere.csv"}, "no file or folder"), ({"model.backbone": "resnet10tt"}, "did you mean")],
+    [({"data.source": "nowhere.csv"}, "no file or folder"), ({"model.backbone": "test_resnett"}, "did you mean")],
 )
 def test_a_mistake_does_not_cost_the_run_that_was_to_be_replaced(
     changes: dict[str, str], message: str, sample: Path, tmp_path: Path
@@ -133,10 +133,10 @@ def test_a_run_is_opened_by_its_folder_or_by_its_model_folder(sample: Path, tmp_
     ] * 2
     assert run.recipe == load_recipe(folder / "recipe.yaml")
     assert run.name == "run"
-    assert repr(run).startswith(f"Run({str(folder)!r}, head='hsq', backbone='resnet10t', labels=")
+    assert repr(run).startswith(f"Run({str(folder)!r}, head='hsq', backbone='test_resnet', labels=")
     assert "epochs=2, mAP=" in repr(run)
     assert run.labels == run.model().labels
-    assert "resnet10t" in run._repr_html_()
+    assert "test_resnet" in run._repr_html_()
     frame = run.history.to_pandas()
     assert list(frame.index) == [1, 2]
     assert frame["loss"].tolist() == [entry["loss"] for entry in run.history]

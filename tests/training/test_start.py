@@ -24,7 +24,7 @@ from labelwise.training.setup import open_tables
 from labelwise.training.train import train
 
 SMALL: dict[str, Any] = {
-    "model.backbone": "resnet10t",
+    "model.backbone": "test_resnet",
     "model.weights": "none",
     "model.size": 32,
     "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},
@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_the_weights_head_and_backbone_of_another(first: tupl
     data, run = first
     before, after = lw.load_model(run), fine_tuning(data, run)
     assert after.config.head == before.config.head
-    assert after.config.backbone.name == "resnet10t"
+    assert after.config.backbone.name == "test_resnet"
     learned = dict(before.named_parameters())
     assert all(torch.allclose(p.cpu(), learned[name], atol=1e-8) for name, p in after.named_parameters())
 
@@ -84,7 +84,7 @@ def test_a_model_folder_fits_the_settings_or_what_differs_is_named(first: tuple[
     other = {**SMALL, "model.options": {**SMALL["model.options"], "attention_heads": 4}}
     with pytest.raises(LabelwiseError, match="attention_heads 2, not 4"):
         fine_tuning(data, run / "model", **other)
-    with pytest.raises(LabelwiseError, match="backbone resnet10t, not resnet14t"):
+    with pytest.raises(LabelwiseError, match="backbone test_resnet, not resnet14t"):
         fine_tuning(data, run / "model", **{**SMALL, "model.backbone": "resnet14t"})
 
 

@@ -42,7 +42,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe(here: Path, **changes: Any) -> Recipe:
     small = {
         "data.source": str(here / "labels.csv"),
-        "model.backbone": "resnet10t",
+        "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
         "model.head": "ml-decoder",

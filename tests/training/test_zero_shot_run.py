@@ -55,7 +55,7 @@ def recipe(here: Path, head: str = "ml-decoder", **changes: Any) -> Recipe:
     small = {
         "data.source": str(here / "labels.csv"),
         "data.unseen": str(here / "unseen.txt"),
-        "model.backbone": "resnet10t",
+        "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
         "model.head": head,
