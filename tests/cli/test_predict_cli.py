@@ -207,7 +207,9 @@ def test_the_page_about_predicting_runs_as_it_stands(
     pytest.importorskip("matplotlib")
     page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "predict.md").read_text(encoding="utf-8")
     labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
-    create_model("test_resnet", "hsq", labels, weights="none", size=32, dim=16).save(tmp_path / "demo" / "hsq" / "model")
+    create_model("test_resnet", "hsq", labels, weights="none", size=32, dim=16).save(
+        tmp_path / "demo" / "hsq" / "model"
+    )
     bundled = SimpleNamespace(default_model=lambda: tmp_path / "demo" / "hsq")
     monkeypatch.setitem(sys.modules, "labelwise.bundled", bundled)
     monkeypatch.chdir(tmp_path)

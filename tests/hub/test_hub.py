@@ -56,7 +56,9 @@ def run(tmp_path: Path, photos: Path, labels: tuple[str, ...]) -> Path:
 
 def small_model(labels: tuple[str, ...]) -> LabelModel:
     torch.manual_seed(0)
-    return lw.create_model("test_resnet", "hsq", labels, weights="none", size=64, dim=16, widths=[8, 4], shared_experts=3)
+    return lw.create_model(
+        "test_resnet", "hsq", labels, weights="none", size=64, dim=16, widths=[8, 4], shared_experts=3
+    )
 
 
 def metadata(card: str) -> dict[str, object]:

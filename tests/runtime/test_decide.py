@@ -16,7 +16,7 @@ from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.evaluate import measure
 from labelwise.evaluation.inference import TableLogits
-from labelwise.heads.config import GapConfig
+from labelwise.heads.gap import GapConfig
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import Prediction, decide, probabilities
 

@@ -135,7 +135,7 @@ def test_scenes_have_the_labels_of_the_maps_in_them(
 
     monkeypatch.setattr("labelwise.training.loop.draw_partners", draw)
     monkeypatch.setattr("labelwise.training.loop.join_pairs", join)
-    monkeypatch.setattr("labelwise.model.model.join_pairs", join)
+    monkeypatch.setattr("labelwise.model.network.join_pairs", join)
     monkeypatch.setattr("labelwise.training.loop.with_random_targets", learned)
     train(recipe(sample, **{"model.freeze": freeze, "pair_mix": 1.0, "epochs": 1}), tmp_path / "a")
     assert len(drawn) == len(joined) == 5  # whole batches of 8 out of 42 photos
