@@ -104,7 +104,7 @@ def test_resuming_a_finished_run_leaves_its_model_alone(
     model.save(tmp_path / "run" / "model")
     again = train(recipe(sample), tmp_path / "run", resume=True)
     assert again.config.thresholds == load_model(tmp_path / "run").config.thresholds == model.config.thresholds
-    assert "is finished already" in " ".join("".join(capsys.readouterr()).split())
+    assert "is already finished" in " ".join("".join(capsys.readouterr()).split())
 
 
 def test_others_may_read_a_run(sample: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Settings, parse_options
+from labelwise.cli.common import Flag, Settings, parse_options, say
 
 
 def train(
@@ -89,4 +89,11 @@ def train(
         "workers": workers,
         "on_bad_image": on_bad_image,
     }
-    lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **given | parse_options(set_ or []))
+    settings = given | parse_options(set_ or [])
+    try:
+        lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
+    except KeyboardInterrupt:
+        if (out / "recipe.yaml").exists():
+            say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
+        raise
+    say(f"Evaluate it with: labelwise evaluate {out} --data … --split test", stderr=True)

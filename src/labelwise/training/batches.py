@@ -1,7 +1,7 @@
-"""Where training batches come from: pictures through augmentation, or a frozen backbone's cached features.
+"""Training batches: augmented images, or the cached features of a frozen backbone.
 
-Which rows make up which batch depends on (seed, epoch) alone, and a step of all processes together sees the same rows
-for any number of them: process r of w takes every w-th row of the batch.
+The rows of a batch depend only on (seed, epoch). All processes together see the same rows in a step, however many they
+are: the process with rank r takes every `world_size`-th row of the batch from r on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labelwise.loading.dataset import ImageDataset, ImageLoader
 
 
 class Share(NamedTuple):
-    """Which part of the work is this process's."""
+    """The part of the rows that belongs to one process."""
 
     rank: int = 0
     world_size: int = 1
@@ -34,7 +34,7 @@ class Batches(Protocol):
         """Inputs and targets [B, N] of the steps from `first` on, this process's share of each."""
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
-        """A share of the validation rows, unaugmented, in order."""
+        """This share of the validation rows, unaugmented, in order."""
 
     @property
     def bad_images(self) -> list[BadImage]: ...
@@ -43,10 +43,10 @@ class Batches(Protocol):
 def epoch_order(
     rows: np.ndarray, batch_size: int, seed: int, epoch: int, share: Share, repeats: int = 1
 ) -> list[np.ndarray]:
-    """The epoch's batches of rows. What does not fill a batch is left for other epochs.
+    """The epoch's batches of rows. Rows that do not fill a batch are left for other epochs.
 
-    With `repeats`, so many copies of a row follow each other (where there are several processes, each goes to another
-    one), and the epoch is as long as without: it holds fewer rows. Copy c of row r has the number r + c * len(rows).
+    With `repeats`, that many copies of a row follow each other (with several processes, each copy goes to another one).
+    The epoch keeps its length, so it holds fewer rows. Copy c of row r has the number r + c * len(rows).
 
     >>> [batch.tolist() for batch in epoch_order(np.arange(5), 2, seed=0, epoch=0, share=Share())]
     [[2, 4], [3, 0]]
@@ -62,6 +62,8 @@ def epoch_order(
 
 
 class ImageBatches:
+    """Batches of images, augmented for training."""
+
     def __init__(
         self, train: ImageDataset, held_out: ImageDataset | None, batch_size: int, workers: int, seed: int, share: Share
     ) -> None:
@@ -95,7 +97,7 @@ class ImageBatches:
 
 
 class FeatureBatches:
-    """`flip`: the chance that a training row comes mirrored."""
+    """Batches of cached feature maps; `flip` is the probability that a training row is mirrored."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class FeatureBatches:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
         for rows in epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]:
-            # Targets are made dense batch by batch: of all images they would be gigabytes at 10,000 labels.
+            # Targets become dense batch by batch: those of all images would take gigabytes at 10,000 labels.
             yield self.train.batch(rows, mirrored[rows]), torch.from_numpy(self.train_table.targets(rows))
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,5 +1,5 @@
-"""Checkpoints: one safetensors file with the numbers in its header, replaced in one step, so that `kill -9` at any
-moment leaves the previous one or the new one."""
+"""Checkpoints: one safetensors file with the state in its header, replaced atomically, so that `kill -9` at any moment
+leaves the previous one or the new one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from labelwise.core.files import atomic_write
 
 
 def last_checkpoint(run: Path) -> Path:
-    """Where a run stopped."""
+    """The checkpoint from which a run resumes."""
     return run / "checkpoints" / "last.safetensors"
 
 
@@ -34,8 +34,8 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
         atomic_write(path, lambda draft: save_file(plain, draft, metadata={"state": json.dumps(state)}))
     except (OSError, SafetensorError) as error:
         raise LabelwiseError(
-            f"cannot write the checkpoint {str(path)!r} ({error}); the one before it stands. "
-            "Free some space and continue with --resume"
+            f"cannot write the checkpoint {str(path)!r} ({error}); the previous one is kept. Free space and resume",
+            options={"resume": True},
         ) from None
 
 
@@ -47,7 +47,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise LabelwiseError(
-            f"the checkpoint {str(path)!r} is damaged ({error}); start again with --overwrite"
+            f"the checkpoint {str(path)!r} is damaged ({error}); start again", options={"overwrite": True}
         ) from None
 
 
@@ -66,8 +66,8 @@ def restore_module(prefix: str, module: nn.Module, tensors: dict[str, Tensor]) -
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors: rates and decays come from the recipe. Of several processes only the
-    first, which writes them, gets any."""
+    """The optimizer's state as named tensors; rates and decays come from the recipe. Of several processes, only the
+    first one, which writes them, gets any."""
     state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE).get("state", {})
     return {f"optimizer.{name}/{key}": value for name, values in state.items() for key, value in values.items()}
 
@@ -85,7 +85,7 @@ def restore_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, tenso
 
 
 def laid_out_like(parameter: Tensor, tensor: Tensor) -> Tensor:
-    """Files hold plain tensors, but a fused optimizer walks through a parameter and its state as they lie in memory."""
+    """Files hold contiguous tensors, but a fused optimizer needs a parameter and its state in the same layout."""
     if parameter.dim() == 4 and tensor.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor

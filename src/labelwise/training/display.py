@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a live line on a terminal, plain lines elsewhere, and log.txt in any case."""
+"""How a training run shows its progress: a live line on a terminal, plain lines elsewhere, log.txt, TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 30  # where there is no terminal
 
 
 class Display:
-    """Without a log file it stays silent: of several processes one talks."""
+    """Progress on stderr and in a log file. Without a log file it is silent: of several processes, only one reports."""
 
     def __init__(self, log: Path | None) -> None:
         self.console = Console(stderr=True, quiet=log is None)
@@ -26,7 +26,7 @@ class Display:
         self._score = ""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line and log it."""
         self._said = time.monotonic()
         self.console.print(text, highlight=False, markup=False)
         if self.log is not None:
@@ -34,7 +34,7 @@ class Display:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def note(self, text: str) -> None:
-        """What is going on now; only on a terminal."""
+        """Show what is going on now; only on a terminal."""
         if self._live is not None:
             self._live.update(self._task, note=text)
 
@@ -82,7 +82,7 @@ class Display:
 
 
 def write_curves(folder: Path, history: list[dict[str, Any]]) -> None:
-    """Scalars of every epoch, written anew as a whole: a resumed run leaves no double points."""
+    """Write the scalars of every epoch for TensorBoard, all of them anew: a resumed run leaves no double points."""
     if find_spec("tensorboard") is None:
         return
     from torch.utils.tensorboard import SummaryWriter

@@ -1,4 +1,4 @@
-"""One process or many: what Lightning Fabric needs to know to start them and to spread a model over them."""
+"""Processes: Lightning Fabric under torchrun, sharding with FSDP, and stopping on a signal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labelwise.training.recipe import Recipe
 
 
 def create_fabric(recipe: Recipe) -> Fabric:
-    """One process, or under torchrun as many as it started, on as many machines."""
+    """Fabric for one process or, under torchrun, for all processes on all machines."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     machines = int(os.environ.get("WORLD_SIZE", "1")) // local
     strategy: Any = recipe.strategy
@@ -33,7 +33,7 @@ def create_fabric(recipe: Recipe) -> Fabric:
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP: every process keeps its part of the weights, gradients and optimizer state, and gathers them to compute."""
+    """FSDP: each process keeps its part of the weights, gradients and optimizer state, and gathers them to compute."""
     if isinstance(module, LabelModel):
         fully_shard(module.backbone, mesh=mesh["data_parallel"])
     fully_shard(module, mesh=mesh["data_parallel"])
@@ -41,6 +41,8 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 class StopRequest:
+    """Remembers SIGINT and SIGTERM, so that the loop stops after a checkpoint; a second signal stops it at once."""
+
     def __init__(self) -> None:
         self.requested = False
         self._before: dict[int, Any] = {}

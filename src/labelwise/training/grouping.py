@@ -1,7 +1,7 @@
 """Which labels share a query when there are fewer queries than labels (ML-Decoder's group decoding, section 2.3.2).
 
-The paper deals labels into groups at random and names groups of similar labels as the alternative. Here are two:
-labels with similar word vectors, and labels that occur in the same images.
+The paper groups labels at random and mentions groups of similar labels as an alternative. Here are two: labels with
+similar word vectors, and labels that occur in the same images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IMAGES_AT_ONCE = 65_536
 def group_labels(
     kind: Grouping, groups: int | None, table: LabelTable, word_vectors: Tensor | None = None
 ) -> Tensor | None:
-    """The slot of each label, [N], for a head's `label_slot`; None leaves the labels to the head's own random deal.
+    """The slot of each label, [N], for a head's `label_slot`; None leaves the grouping to the head, at random.
 
     `groups` is the head's, `table` holds the training images, `word_vectors` [N, d] belong to its labels.
     """
@@ -34,22 +34,22 @@ def group_labels(
         return None
     if groups is None or groups >= len(table.labels):
         raise LabelwiseError(
-            f"model.grouping={kind} needs a head whose labels share queries: fewer groups than the "
-            f"{len(table.labels)} labels, as in --head ml-decoder --set head.groups=100"
+            f"grouping by {kind} needs a head with fewer groups than the {len(table.labels)} labels",
+            options={"head": "ml-decoder", "head.groups": 100},
         )
     if kind == "co-occurrence":
         return balanced_groups(cooccurrence_vectors(table), groups)
     if word_vectors is None:
-        raise LabelwiseError("model.grouping=words needs the labels' word vectors: --set model.words.source=FILE")
+        raise LabelwiseError("grouping by words needs word vectors of the labels", options={"model.words.source": ...})
     return balanced_groups(word_vectors, groups)
 
 
 def balanced_groups(vectors: Tensor, groups: int) -> Tensor:
     """Similar vectors [N, d] into groups of g = ceil(N / K), the last one may be smaller: the slot of each row, [N].
 
-    Slot s belongs to group s // g. Only directions count, not lengths. Nothing is random: the rows are cut in two along
-    the direction in which they differ most, and each part again until it is a group; then rows move to the group whose
-    mean is nearest, as long as it has room (k-means with groups of equal size).
+    Slot s belongs to group s // g. Only directions count, not lengths. Nothing is random: the rows are bisected along
+    their first principal component until each part is a group; then rows move to the group with the nearest mean, as
+    long as it has room (k-means with groups of equal size).
 
     >>> balanced_groups(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1], [0.5, 1.0]]), groups=2) // 2
     tensor([1, 0, 1, 0])
@@ -69,7 +69,7 @@ def balanced_groups(vectors: Tensor, groups: int) -> Tensor:
 
 
 def _bisected(rows: Tensor, size: int) -> Tensor:
-    """An order of the rows [N] in which every `size` neighbours are alike."""
+    """An order of the rows [N] in which every `size` neighbours are similar."""
     done: list[Tensor] = []
     open_parts = [torch.arange(len(rows))]
     while open_parts:  # the part that comes first is always the last one of the list
@@ -90,7 +90,7 @@ def _main_direction(rows: Tensor) -> Tensor:
 
 
 def _settled(rows: Tensor, group: Tensor) -> Tensor:
-    """Each row's group [N] once all have chosen the nearest mean that has room; who would lose most chooses first."""
+    """Each row's group [N] after all have chosen the nearest mean with room; rows that would lose most choose first."""
     room = torch.bincount(group)
     means = torch.zeros(len(room), rows.shape[1], dtype=rows.dtype).index_add_(0, group, rows) / room[:, None]
     similarity = rows @ F.normalize(means, dim=1).T  # [N, K]
@@ -105,10 +105,10 @@ def _settled(rows: Tensor, group: Tensor) -> Tensor:
 
 
 def cooccurrence_vectors(table: LabelTable, dimensions: int = _DIMENSIONS) -> Tensor:
-    """Vectors [N, d] whose products approximate how often two labels are present together, n_ij / sqrt(n_i n_j).
+    """Vectors [N, d] whose products approximate how often two labels occur together, n_ij / sqrt(n_i n_j).
 
-    They are the leading eigenvectors of that [N, N] matrix, found by iteration on the sparse table; the matrix itself
-    is never made.
+    They are the leading eigenvectors of that [N, N] matrix, found by subspace iteration on the sparse table; the matrix
+    itself is never built.
 
     >>> names = [["cat", "sofa"], ["cat", "sofa"], ["car", "road"], ["car"]]
     >>> vectors = cooccurrence_vectors(LabelTable.from_lists(["a", "b", "c", "d"], names))

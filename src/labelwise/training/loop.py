@@ -1,5 +1,5 @@
-"""The training loop. Everything random in a step comes from (seed, step), so a run that was stopped anywhere and
-resumed goes through the same numbers as one that was not."""
+"""The training loop. All randomness of a step comes from (seed, step), so a run that was stopped anywhere and resumed
+computes the same numbers as one that was not."""
 
 from __future__ import annotations
 
@@ -37,24 +37,35 @@ from labelwise.training.display import Display, write_curves
 from labelwise.training.distributed import StopRequest
 from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
 from labelwise.training.recipe import Recipe
-from labelwise.training.run import write_gates
+from labelwise.training.run import HISTORY, write_gates
 
 
 @dataclass
 class Progress:
-    """Where a run stands: saved in every checkpoint."""
+    """The state of a run beside its tensors; every checkpoint holds it."""
 
     data: str  # fingerprint of the images and their labels
     step: int = 0  # optimizer steps and accumulation steps alike
     loss_sum: float = 0.0  # of the epoch so far
     seconds: float = 0.0  # of training and validation, over all sessions
-    best_score: float | None = None  # validation mAP; of a single-label model, top-1 accuracy
+    best_score: float | None = None  # validation mAP; top-1 accuracy of a single-label model
     best_epoch: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry per finished epoch
 
 
 class Trainer:
-    """Trains `module` (a whole model, or the head alone on cached features) on `batches` and keeps its best weights."""
+    """Trains a module and keeps its best weights.
+
+    Args:
+        module: A whole model, or the head alone on cached features.
+        batches: Training and validation batches of what the module takes.
+        labels: How many labels there are.
+        recipe: Loss, optimizer, schedule and the rest.
+        folder: The run folder: checkpoints, history and gates go there.
+        fabric: Devices, precision and processes.
+        display: Where progress is shown.
+        data: Fingerprint of the images and their labels; a run resumes only on the same data.
+    """
 
     def __init__(
         self,
@@ -65,13 +76,13 @@ class Trainer:
         folder: Path,
         fabric: Fabric,
         display: Display,
-        data: str,  # fingerprint of the images and their labels
+        data: str,
     ) -> None:
         self.recipe, self.batches, self.labels, self.folder = recipe, batches, labels, folder
         self.fabric, self.display = fabric, display
         self.plain = module
-        self.module = fabric.setup_module(module)  # before the optimizer: FSDP puts sharded parameters in its place
-        # Fused steps know neither sharded tensors nor how to clip gradients that a loss scaler has enlarged.
+        self.module = fabric.setup_module(module)  # before the optimizer: FSDP replaces the parameters by sharded ones
+        # Fused steps support neither sharded tensors nor clipping of gradients that a loss scaler has enlarged.
         fused = recipe.strategy != "fsdp" and recipe.precision != "16-mixed"
         self.optimizer = create_optimizer(module, recipe.optimizer, fused)
         self.averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
@@ -81,21 +92,8 @@ class Trainer:
         self.progress = Progress(data)
         self.steps = len(batches) * recipe.epochs
 
-    @property
-    def _last(self) -> Path:
-        return last_checkpoint(self.folder)
-
-    @property
-    def _best(self) -> Path:
-        return self.folder / "checkpoints" / "best.safetensors"
-
-    @property
-    def evaluated(self) -> nn.Module:
-        """The weights that are validated and kept: the averaged ones if there are any."""
-        return self.averaged.module if self.averaged is not None else self.plain
-
     def run(self, resume: bool) -> bool:
-        """Train to the end, from the start or from where the last checkpoint stands; False if that is the end."""
+        """Train to the end, from the start or from the last checkpoint; False if that checkpoint is the end."""
         if resume and self._last.exists():
             self._restore()
         before = self.progress.step
@@ -110,9 +108,11 @@ class Trainer:
         return self.progress.step > before
 
     def best_weights(self) -> dict[str, Tensor]:
-        """The tensors of the best epoch's weights (without validation: the last epoch's)."""
+        """The tensors of the best epoch; of the last one without validation."""
         tensors, _ = read_checkpoint(self._best)
         return named("kept", tensors)
+
+    # One epoch: its steps, validation, checkpoint.
 
     def _train_epoch(self, epoch: int, first: int, stop: StopRequest) -> None:
         recipe, progress = self.recipe, self.progress
@@ -120,18 +120,16 @@ class Trainer:
         self.loss.set_epoch(epoch)
         if first == 0:
             progress.loss_sum = 0.0
-        started = time.monotonic()
-        saved = started
+        started = saved = time.monotonic()
         images = 0
         self.display.start_epoch(epoch, recipe.epochs, len(self.batches), first)
         for number, (inputs, targets) in enumerate(self.batches.epoch(epoch, first), start=first):
-            loss = self._step(inputs, targets, number)
+            progress.loss_sum += self._step(inputs, targets, number)
             progress.step += 1
-            progress.loss_sum += loss
             images += len(targets) * self.fabric.world_size
             now = time.monotonic()
             self.display.step(progress.loss_sum / (number + 1), images / (now - started))
-            # Between optimizer steps there are gradients that no checkpoint holds; at the epoch's end a later one does.
+            # A checkpoint holds no gradients, so it waits for an optimizer step; the epoch's end has one of its own.
             if not self._optimizes_after(number) or number + 1 == len(self.batches):
                 continue
             stops = self._any_process(stop.requested)
@@ -150,69 +148,129 @@ class Trainer:
         }
         progress.seconds += time.monotonic() - started
         progress.history.append({**row, "seconds": progress.seconds})
-        self._keep_if_best(epoch + 1, row.get("accuracy_top1", row.get("mAP")))
+        self._save_if_best(epoch + 1, row.get("accuracy_top1", row.get("mAP")))
         self._save()
         self._write_history()
         self.display.end_epoch(progress.history[-1], progress.best_epoch)
+
+    # One step: seed, learning rate, augmentation, forward, loss, backward and, when it is due, the optimizer.
 
     def _step(self, inputs: Tensor, targets: Tensor, number: int) -> float:
         recipe, step = self.recipe, self.progress.step
         torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + self.fabric.global_rank)
         set_rate(self.optimizer, rate_at(step, self.steps, recipe.schedule))
-        inputs, targets = inputs.to(self.fabric.device), targets.to(self.fabric.device)
-        if self.mix is not None:
-            inputs, targets = self.mix(inputs, targets)
-        options = {}
-        if recipe.pair_mix and torch.rand(()) < recipe.pair_mix:
-            partners, targets = draw_partners(targets)
-            if isinstance(self.plain, LabelModel):
-                options = {"partners": partners}
-            else:
-                inputs = join_pairs(inputs, partners)  # cached maps
+        inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self.module(inputs, **options)
+            logits = self.module(inputs, **options)  # [B, N], or [B, N + random queries]
             loss = self.loss(logits, with_random_targets(logits, targets))
             self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
         self._require_finite("loss", value)
         if optimizes:
-            if recipe.optimizer.clip_norm is not None:
-                limit = recipe.optimizer.clip_norm
-                norm: Any = self.fabric.clip_gradients(
-                    self.module, self.prepared, max_norm=limit, error_if_nonfinite=False
-                )
-                if recipe.precision != "16-mixed":  # there the loss scaler skips such a step and tries a smaller scale
-                    self._require_finite("gradient", float(norm))
-            self.prepared.step()
-            self.prepared.zero_grad(set_to_none=True)
-            self._average()
+            self._optimize()
         return value
+
+    def _augment(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """MixUp or CutMix, and `pair_mix`: of images inside the model, of cached feature maps here."""
+        if self.mix is not None:
+            inputs, targets = self.mix(inputs, targets)
+        if not self.recipe.pair_mix or torch.rand(()) >= self.recipe.pair_mix:
+            return inputs, targets, {}
+        partners, targets = draw_partners(targets)
+        if isinstance(self.plain, LabelModel):
+            return inputs, targets, {"partners": partners}
+        return join_pairs(inputs, partners), targets, {}
 
     def _optimizes_after(self, number: int) -> bool:
         return (number + 1) % self.recipe.accumulate == 0 or number + 1 == len(self.batches)
 
     def _loss_scale(self, number: int) -> float:
-        """Gradients of several processes are averaged and those of accumulated steps added. A mean over images wants
-        both averaged, a sum wants both added."""
+        """Fabric averages gradients over processes, and accumulation adds them up. A mean over images needs the mean
+        of both, a sum needs the sum of both."""
         if self.loss.options["reduction"] == "sum":
             return float(self.fabric.world_size)
         window = number - number % self.recipe.accumulate
         return 1 / (min(window + self.recipe.accumulate, len(self.batches)) - window)
 
-    def _require_finite(self, what: str, value: float) -> None:
-        if not math.isfinite(value):
-            raise LabelwiseError(
-                f"the {what} became {value} at step {self.progress.step + 1}; the last good checkpoint stands. Try a "
-                "lower learning rate (--lr), gradient clipping (--set optimizer.clip_norm=1) or --set precision=32-true"
+    def _optimize(self) -> None:
+        """Clip the gradients, update the weights and their average."""
+        clip_norm = self.recipe.optimizer.clip_norm
+        if clip_norm is not None:
+            norm: Any = self.fabric.clip_gradients(
+                self.module, self.prepared, max_norm=clip_norm, error_if_nonfinite=False
             )
-
-    def _average(self) -> None:
+            if self.recipe.precision != "16-mixed":  # there the loss scaler skips such a step and lowers its scale
+                self._require_finite("gradient", float(norm))
+        self.prepared.step()
+        self.prepared.zero_grad(set_to_none=True)
         if self.averaged is not None:
             self.averaged.update_parameters(self.plain)
             # Buffers are copied: norms average their statistics themselves, and a label's slot has no average.
             for ours, current in zip(self.averaged.module.buffers(), self.plain.buffers(), strict=True):
                 ours.copy_(current)
+
+    def _require_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise LabelwiseError(
+                f"the {what} became {value} at step {self.progress.step + 1}; the last good checkpoint is kept. Try a "
+                "lower learning rate, gradient clipping or full precision",
+                options={"lr": self.recipe.optimizer.lr / 10, "optimizer.clip_norm": 1, "precision": "32-true"},
+            )
+
+    # Validation.
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The weights that are validated and saved: the averaged ones if there are any."""
+        return self.averaged.module if self.averaged is not None else self.plain
+
+    @torch.no_grad()
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        if self.recipe.data.validation is None:
+            return {}
+        self.display.note("validating")
+        single = self.recipe.model.task == "single-label"
+        # Of logits: sigmoids of confident predictions round to ties.
+        metrics = MultiLabelMetrics(self.labels, thresholds=0.0, top_k=(1, 5) if single else 3)
+        self.evaluated.eval()
+        done = 0
+        with GateMeter(self.evaluated) as meter:
+            for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
+                inputs = inputs.to(self.fabric.device)
+                metrics.update(self._logits(inputs), targets)
+                done += 1
+        self._write_gates(epoch, meter)
+        most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
+        # All processes gather sharded weights together: one with a batch less runs its last batch once more.
+        for _ in range(int(most) - done):
+            self._logits(inputs)
+        result = metrics.compute().to_dict()
+        names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
+        return {key: result[key] for key in names}
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits: Tensor = self.evaluated(inputs)
+        return logits.float().cpu()
+
+    def _write_gates(self, epoch: int, meter: GateMeter) -> None:
+        """Mean gate weights over the validation images of all processes."""
+        seen = meter.total()
+        if seen is None:  # a head without gates
+            return
+        total: Any = self.fabric.all_reduce(seen, reduce_op="sum")
+        images: Any = self.fabric.all_reduce(torch.tensor(meter.images), reduce_op="sum")
+        if self.fabric.is_global_zero:
+            write_gates(self.folder, epoch, (total / images).cpu().numpy())
+
+    def _stopped_early(self) -> bool:
+        patience, progress = self.recipe.early_stop, self.progress
+        if patience is None or progress.best_epoch is None or progress.best_score is None:
+            return False
+        return len(progress.history) - progress.best_epoch >= patience
+
+    # Several processes.
 
     def _any_process(self, flag: bool) -> bool:
         """Processes save and stop together, or they would wait for each other in different places."""
@@ -224,57 +282,22 @@ class Trainer:
         mean: Any = self.fabric.all_reduce(torch.tensor(value, dtype=torch.float64), reduce_op="mean")
         return float(mean)
 
-    @torch.no_grad()
-    def _validate(self, epoch: int) -> dict[str, Any]:
-        if self.recipe.data.validation is None:
-            return {}
-        self.display.note("validating")
-        single = self.recipe.model.task == "single-label"
-        # Of logits: sigmoids of sure answers round to ties.
-        metrics = MultiLabelMetrics(self.labels, thresholds=0.0, top_k=(1, 5) if single else 3)
-        self.evaluated.eval()
-        done = 0
-        with GateMeter(self.evaluated) as meter:
-            for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
-                inputs = inputs.to(self.fabric.device)
-                metrics.update(self._logits(inputs), targets)
-                done += 1
-        self._write_gates(epoch, meter)
-        most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
-        # Sharded weights are gathered by all processes together: who has a batch less runs its last one once more.
-        for _ in range(int(most) - done):
-            self._logits(inputs)
-        result = metrics.compute().to_dict()
-        names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
-        return {key: result[key] for key in names}
+    # Checkpoints.
 
-    def _write_gates(self, epoch: int, meter: GateMeter) -> None:
-        """Which experts each label relied on, averaged over the validation images of all processes."""
-        seen = meter.total()
-        if seen is None:  # no such experts
-            return
-        total: Any = self.fabric.all_reduce(seen, reduce_op="sum")
-        images: Any = self.fabric.all_reduce(torch.tensor(meter.images), reduce_op="sum")
-        if self.fabric.is_global_zero:
-            write_gates(self.folder, epoch, (total / images).cpu().numpy())
+    @property
+    def _last(self) -> Path:
+        return last_checkpoint(self.folder)
 
-    def _logits(self, inputs: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            logits: Tensor = self.evaluated(inputs)
-        return logits.float().cpu()
+    @property
+    def _best(self) -> Path:
+        return self.folder / "checkpoints" / "best.safetensors"
 
-    def _keep_if_best(self, epoch: int, score: float | None) -> None:
+    def _save_if_best(self, epoch: int, score: float | None) -> None:
         progress = self.progress
         if score is not None and progress.best_score is not None and score <= progress.best_score:
             return
         progress.best_score, progress.best_epoch = score, epoch
         self._write(self._best, module_tensors("kept", self.evaluated))
-
-    def _stopped_early(self) -> bool:
-        patience, progress = self.recipe.early_stop, self.progress
-        if patience is None or progress.best_epoch is None or progress.best_score is None:
-            return False
-        return len(progress.history) - progress.best_epoch >= patience
 
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
@@ -292,8 +315,9 @@ class Trainer:
         tensors, state = read_checkpoint(self._last)
         if state.pop("steps") != self.steps or state["data"] != self.progress.data:
             raise LabelwiseError(
-                "the data or the recipe has changed since this run was started: it cannot be resumed. "
-                "Start again with --overwrite, or in another folder"
+                "the data or the recipe has changed since this run was started: it cannot be resumed. Overwrite it, or "
+                "start a new run in another folder",
+                options={"overwrite": True},
             )
         restore_module("module", self.plain, tensors)
         restore_optimizer(self.plain, self.optimizer, tensors)
@@ -303,8 +327,7 @@ class Trainer:
         self._write_history()
 
     def _write_history(self) -> None:
-        """metrics.jsonl from what the checkpoint knows: a line that a killed run wrote too early disappears."""
+        """Written anew from what the checkpoint holds: a line that a killed run wrote too early disappears."""
         if self.fabric.is_global_zero:
-            lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
-            atomic_write(self.folder / "metrics.jsonl", lines)
+            atomic_write(self.folder / HISTORY, "".join(json.dumps(row) + "\n" for row in self.progress.history))
             write_curves(self.folder / "tensorboard", self.progress.history)

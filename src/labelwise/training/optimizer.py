@@ -15,7 +15,7 @@ _ONE_CYCLE_START = 1 / 25  # the first rate as a share of the highest, as in tor
 
 
 def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = True) -> torch.optim.Optimizer:
-    """Groups by learning rate and decay. Each keeps its highest rate as `peak_lr`, which `set_rate` scales."""
+    """An optimizer with one group per learning rate and decay. `peak_lr` of a group is what `set_rate` scales."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -27,15 +27,15 @@ def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = Tr
         for (rate, decay), members in groups.items()
     ]
     if recipe.name == "lamb":
-        # It would clip the gradients' norm to 1 by itself; the loop does that, as `clip_norm` says.
+        # By default it clips the gradient norm to 1; here the loop does that, by `clip_norm`.
         return ResumableLamb(parameters, betas=recipe.betas, max_grad_norm=None)
     kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
     return kind(parameters, betas=recipe.betas, fused=fused)
 
 
 class ResumableLamb(Lamb):  # type: ignore[misc]  # timm carries no types
-    """timm's LAMB counts its steps in the parameter groups, which a checkpoint does not hold: here each parameter's
-    state knows the count, as in torch's optimizers."""
+    """timm's LAMB counts its steps in the parameter groups, which a checkpoint does not hold. Here the count is part of
+    each parameter's state, as in torch's optimizers."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
@@ -52,18 +52,18 @@ class ResumableLamb(Lamb):  # type: ignore[misc]  # timm carries no types
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Weights of layers decay; biases, norms and queries, which are not multiplied with an input, do not."""
+    """Whether weight decay applies: to weights of layers, not to biases, norms and queries."""
     return parameter.dim() > 1 and not name.endswith("bias") and not name.endswith("queries.weight")
 
 
 def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
-    """The learning rate of a step as a share of the highest one.
+    """The learning rate of a step as a fraction of the highest one.
 
     >>> recipe = ScheduleRecipe(name="cosine", warmup=0.25)
     >>> [round(rate_at(step, 8, recipe), 3) for step in range(8)]
     [0.5, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067, 0.0]
     """
-    if steps == 1:  # a schedule's first step would be its last, at the final rate: nothing would be learned
+    if steps == 1:  # the only step would have the final rate, often 0
         return 1.0
     rise = recipe.warmup * steps
     if recipe.name == "one-cycle":  # torch's OneCycleLR counts its two phases between the first and the last step

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides how a model is trained. One YAML file, typed, complete; flags override it."""
+"""A recipe: everything that decides how a model is trained, as one typed YAML file."""
 
 from __future__ import annotations
 
@@ -23,40 +23,68 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class DataRecipe(Config):
-    source: str | None = None  # what --data takes: a path, format:path, format:path?option=value
-    train: str = "train"  # splits, also several: train+val
-    validation: str | None = "val"  # None: train without looking at validation data
-    # a subset or another order of the data's labels (a manifest's: all of them): names, or a file of them
+    """The images and labels.
+
+    Attributes:
+        source: A path, `format:path` or `format:path?option=value`.
+        train: Split to train on, or several: `train+val`.
+        validation: Split to validate on; None trains without validation.
+        labels: A subset or another order of the data's labels: names, or a file of names.
+        unseen: Zero-shot: labels that training must not see: names, a file, or `data` for those that the data declares.
+        unseen_images: Training images with an unseen label: `drop` them (the strict rule), `keep-labelled` those that
+            also have a seen label, or `keep` all.
+        validation_share: Share of the training images that is held out if the data has no validation split.
+        on_bad_image: `skip` leaves out images that cannot be decoded.
+    """
+
+    source: str | None = None
+    train: str = "train"
+    validation: str | None = "val"
     labels: LabelList | None = None
-    # Zero-shot: labels that training must not see (names, a file, or "data": those the data itself calls unseen). The
-    # others are learned; `labelwise evaluate` then measures on both.
     unseen: UnseenList | None = None
-    # Training images with an unseen label: left out (the strict rule), kept if a seen label is present too, or all kept
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
-    validation_share: Fraction = 0.2  # of the training images, where the data has no validation split (stratified)
+    validation_share: Fraction = 0.2
     on_bad_image: Literal["error", "skip"] = "error"
 
 
 class ModelRecipe(Config):
-    backbone: str = "tf_efficientnet_lite2"  # its weights come with pip, no hub needed
-    weights: str = "auto"  # auto, hub, package, none or a file
+    """Backbone, head and preprocessing.
+
+    Attributes:
+        backbone: Name of a timm model. The default's weights come with pip.
+        weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
+        stage: Which of the backbone's feature maps to use, counted from the end.
+        size: Input size in pixels; None for the backbone's own.
+        normalisation: `backbone` uses the statistics of the pretrained weights; `plain` keeps values in [0, 1]
+            (ML-Decoder appendix C).
+        resize: How an image becomes a square.
+        crop_ratio: With `crop`: the share of the shorter side that the central square takes.
+        drop_path: Stochastic depth: probability of skipping the backbone's last block in a training step.
+        head: Name of the head.
+        options: Options of the head; `labelwise heads NAME` lists them.
+        words: Source of the labels' word vectors, for word queries and grouping.
+        grouping: Which labels share a query if there are fewer queries than labels: `random`, similar `words`, or
+            `co-occurrence` in the training images.
+        task: `single-label` trains one softmax over all labels.
+        freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains the
+            last layers of the backbone; `none` trains everything.
+        start: A trained model of the same architecture to continue from: a run, a model folder or a hub id.
+    """
+
+    backbone: str = "tf_efficientnet_lite2"
+    weights: str = "auto"
     stage: int = -1
-    size: ImageSize | None = None  # None: the backbone's own
-    # backbone: the statistics of the pretrained weights; plain: values in [0, 1] as they are (ML-Decoder appendix C)
+    size: ImageSize | None = None
     normalisation: Literal["backbone", "plain"] = "backbone"
-    resize: Literal["squash", "crop", "pad"] = "squash"  # how a picture becomes a square (preprocessing.py)
-    crop_ratio: CropRatio = 1.0  # crop: the share of the shorter side that the central square takes
-    drop_path: Fraction = 0.0  # stochastic depth: the chance to leave out the backbone's last block in a training step
+    resize: Literal["squash", "crop", "pad"] = "squash"
+    crop_ratio: CropRatio = 1.0
+    drop_path: Fraction = 0.0
     head: str = "hsq"
-    options: dict[str, Any] = Field(default_factory=dict)  # of the head: labelwise heads NAME lists them
-    words: WordsConfig | None = None  # source of word vectors, for word queries (docs/guides/zero-shot.md)
-    # which labels share a query, where there are fewer queries than labels: dealt at random, by the meaning of their
-    # names (needs words), or by how often they occur in the same training images (docs/guides/many-labels.md)
+    options: dict[str, Any] = Field(default_factory=dict)
+    words: WordsConfig | None = None
     grouping: Literal["random", "words", "co-occurrence"] = "random"
     task: Literal["multi-label", "single-label"] = "multi-label"
-    # backbone: its features are computed once and cached; early: all but its last layers (layers.py) stay as they are
     freeze: Literal["none", "early", "backbone"] = "none"
-    # A trained model of this very description to go on from: a run, a model folder or a hub id. None: start afresh
     start: str | None = None
 
     @field_validator("options")
@@ -70,50 +98,95 @@ class ModelRecipe(Config):
 
 
 class LossRecipe(Config):
+    """The loss by name, with its options (`labelwise.losses.create`)."""
+
     name: str = "asymmetric"
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class OptimizerRecipe(Config):
-    # adam adds the decay to the gradient, adamw to the weights; lamb is for batches of thousands
+    """The optimizer.
+
+    Attributes:
+        name: `adam` adds the decay to the gradient, `adamw` to the weights; `lamb` is for batches of thousands.
+        lr: Highest learning rate.
+        backbone_lr: Highest learning rate of the backbone; None for the same as `lr`.
+        weight_decay: Decay of weights; never of biases, norms and queries.
+        betas: Decay rates of the gradient's moments.
+        clip_norm: Largest gradient norm; None does not clip.
+    """
+
     name: Literal["adam", "adamw", "lamb"] = "adamw"
     lr: PositiveFloat = 1e-4
-    backbone_lr: PositiveFloat | None = None  # None: the same as lr
-    weight_decay: float = Field(default=1e-2, ge=0)  # never on biases, norms and queries
+    backbone_lr: PositiveFloat | None = None
+    weight_decay: float = Field(default=1e-2, ge=0)
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     clip_norm: PositiveFloat | None = 1.0
 
 
 class ScheduleRecipe(Config):
+    """The learning rate over the steps.
+
+    Attributes:
+        name: Shape of the schedule.
+        warmup: Share of all steps in which the rate rises.
+        final: The last rate, as a share of the highest.
+    """
+
     name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
-    warmup: Fraction = 0.2  # share of all steps in which the rate rises
-    final: float = Field(default=0.0, ge=0)  # the last rate, as a share of the highest
+    warmup: Fraction = 0.2
+    final: float = Field(default=0.0, ge=0)
 
 
 class Recipe(Config):
+    """Everything that decides how a model is trained.
+
+    Attributes:
+        description: What the recipe reproduces, and where its numbers come from.
+        data: The images and labels.
+        model: Backbone, head and preprocessing.
+        augmentation: Augmentation of the training images.
+        mixup: Alpha of MixUp; 0 for none.
+        cutmix: Alpha of CutMix; 0 for none.
+        pair_mix: Probability that a step joins each image's feature map with another's, with the labels of both.
+        loss: The loss and its options.
+        optimizer: The optimizer.
+        schedule: The learning rate over the steps.
+        epochs: Passes over the training images.
+        batch_size: Images per step, of all processes together.
+        accumulate: Backward steps per optimizer step; `batch_size` counts one of them.
+        ema: Decay of the averaged weights that are evaluated and saved; 0 for none.
+        early_stop: Stop after this many epochs without a better validation score.
+        thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end.
+        precision: Number format of the computation.
+        strategy: How several processes share the work; `auto` is `ddp` if there are several.
+        workers: Processes that load images.
+        checkpoint_minutes: Time between checkpoints within an epoch; each epoch also ends with one.
+        seed: Seed of everything random; the same seed gives the same weights.
+    """
+
     renamed: ClassVar = {"union": "pair_mix"}
 
-    description: str = ""  # what it reproduces, and where its numbers come from
+    description: str = ""
     data: DataRecipe = DataRecipe()
     model: ModelRecipe = ModelRecipe()
     augmentation: AugmentationConfig = AugmentationConfig()
     mixup: float = Field(default=0.0, ge=0)
     cutmix: float = Field(default=0.0, ge=0)
-    # chance that a step joins each image's feature map with another's: a scene with the labels of both. Ours
     pair_mix: float = Field(default=0.0, ge=0, le=1)
     loss: LossRecipe = LossRecipe()
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     epochs: PositiveInt = 20
-    batch_size: PositiveInt = 64  # of all processes together
-    accumulate: PositiveInt = 1  # steps of backward before one of the optimizer; batch_size counts one of them
-    ema: Fraction = 0.0  # decay of the averaged weights that are evaluated and saved; 0: none
-    early_stop: PositiveInt | None = None  # epochs without a better validation mAP before training ends
-    thresholds: Literal["f1", "none"] = "f1"  # fitted with the calibration, on the validation data at the end
+    batch_size: PositiveInt = 64
+    accumulate: PositiveInt = 1
+    ema: Fraction = 0.0
+    early_stop: PositiveInt | None = None
+    thresholds: Literal["f1", "none"] = "f1"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
-    checkpoint_minutes: PositiveFloat = 10.0  # between checkpoints inside an epoch; each epoch ends with one
+    checkpoint_minutes: PositiveFloat = 10.0
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @property
@@ -122,7 +195,7 @@ class Recipe(Config):
         return self.model.task == "multi-label"
 
 
-# What `labelwise train` does without a recipe; recipes/own-photos.yaml says the same, line by line.
+# The default recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
     description="Sensible defaults for your own photos: a head on a frozen, pretrained backbone, in minutes on a CPU.",
     model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
@@ -135,10 +208,15 @@ OWN_PHOTOS = Recipe(
 
 
 def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of a YAML file (None: for own photos) with dotted `changes` such as {"optimizer.lr": 1e-3} applied.
+    """Read a recipe and change some of its settings.
 
-    Without a file, a run to start from ("model.start") also says what is learned from which data, and by which seed the
-    data was split.
+    Args:
+        path: A YAML file; None for the default, an HSQ head on a frozen, pretrained backbone.
+        changes: Settings by their dotted keys. Without a file, a run in `model.start` also gives its data, model, loss
+            and seed, so that its splits stay the same.
+
+    >>> load_recipe(None, {"optimizer.lr": 1e-3, "model.head": "gap"}).optimizer.lr
+    0.001
     """
     changes = changes or {}
     values: Any = OWN_PHOTOS.model_dump(mode="json")
@@ -147,8 +225,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
         where = f"recipe {str(path)!r}"
         values = _read(Path(path), where)
     elif isinstance(start := changes.get("model.start"), str) and (earlier := Path(start) / "recipe.yaml").is_file():
-        kept = _read(earlier, f"recipe {str(earlier)!r}")
-        values |= {part: kept[part] for part in ("data", "model", "loss", "seed") if part in kept}
+        started = _read(earlier, f"recipe {str(earlier)!r}")
+        values |= {part: started[part] for part in ("data", "model", "loss", "seed") if part in started}
     if "model.head" in changes and isinstance(values.get("model"), dict):
         head = preset(str(changes["model.head"]))
         _keep_what_fits(values["model"], {**head.option_parts(), **head.renamed_options()})
@@ -196,7 +274,7 @@ def short_key(key: str) -> str:
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Complete, with all defaults: the file reruns the training even after the defaults have changed."""
+    """Write a recipe with all its defaults, so that the file reruns the training even after defaults have changed."""
     atomic_write(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
@@ -206,7 +284,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise LabelwiseError(f"{where} is not a list of 'key: value' lines")
+        raise LabelwiseError(f"{where} is not a YAML mapping of 'key: value' lines")
     return values
 
 

@@ -1,4 +1,4 @@
-"""What runs have in common and where they differ: seeds, sweeps over one setting, and what to show in a table."""
+"""In which settings runs differ: seeds, sweeps over one setting, and what to show in a table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 from labelwise.training.recipe import short_key
 from labelwise.training.run import Run
 
-_NOT_SETTINGS = ("description", "data.on_bad_image", "workers", "checkpoint_minutes", "strategy")  # change no result
+# They change no result.
+_NOT_SETTINGS = ("description", "data.on_bad_image", "workers", "checkpoint_minutes", "strategy")
 SEED = "seed"
 
 
 def settings_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Each run's recipe as one flat list, `model.options.dim` and so on; of a model without a recipe, what its config
-    says. A head option that any of the runs states is filled in for all: a default written out is no difference."""
+    """The recipe of each run with flat keys such as `model.options.dim`; without a recipe, what the config says.
+
+    A head option that any run states is filled in for all, so that a default that is written out makes no difference.
+    """
     stated = dict.fromkeys(name for run in runs if run.recipe for name in run.recipe.model.options)
     return [_settings(run) | _head_options(run, stated) for run in runs]
 
@@ -40,8 +43,7 @@ def _head_options(run: Run, names: Iterable[str]) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that are not the same everywhere, the most telling ones first; options that only one head has
-    follow from the head and are left out.
+    """The settings that differ, the model's first and the seed last. Options that only one head has are left out.
 
     >>> differing([{"epochs": 5, "seed": 0, "model.head": "gap"}, {"epochs": 5, "seed": 1, "model.head": "hsq"}])
     ['model.head', 'seed']
@@ -53,26 +55,26 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """Runs that differ in one numeric setting only (and in seeds): a curve."""
+    """Runs that differ only in one numeric setting and in seeds: a curve."""
 
-    name: str  # what the other settings are, where lines differ in them
-    points: dict[float, list[int]]  # value -> runs (places in the list)
+    name: str  # the other settings in which the lines differ
+    points: dict[float, list[int]]  # value -> indices of the runs
 
 
 def seed_groups(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Runs that differ in nothing but the seed, as places in the list; every run is in one group.
+    """Groups of runs, as indices, that differ only in the seed; every run is in one group.
 
     >>> seed_groups([{"a": 1, "seed": 0}, {"a": 2, "seed": 0}, {"a": 1, "seed": 1}])
     [[0, 2], [1]]
     """
     groups: dict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(settings):
-        groups[_identity(one, {SEED})].append(place)
+    for index, one in enumerate(settings):
+        groups[_identity(one, {SEED})].append(index)
     return list(groups.values())
 
 
 def sweeps(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:
-    """Numeric settings that were swept, each with its lines of two points and more.
+    """Numeric settings that were varied, each with its lines of two or more points.
 
     >>> runs = [{"model.size": size, "model.head": head} for head in ("q2l", "hsq") for size in (384, 576)]
     >>> sweeps(runs)["model.size"]
@@ -81,20 +83,20 @@ def sweeps(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for key in (key for key in differing(settings) if key != SEED):
         lines: dict[str, dict[float, list[int]]] = {}
-        for place, one in enumerate(settings):
+        for index, one in enumerate(settings):
             value = one.get(key)
             if isinstance(value, int | float) and not isinstance(value, bool):
-                lines.setdefault(_identity(one, {SEED, key}), {}).setdefault(float(value), []).append(place)
+                lines.setdefault(_identity(one, {SEED, key}), {}).setdefault(float(value), []).append(index)
         long = {identity: dict(sorted(points.items())) for identity, points in lines.items() if len(points) > 1}
         if long:
             first = [settings[next(iter(points.values()))[0]] for points in long.values()]
             others = [other for other in differing(first) if other not in (key, SEED)]
-            names = [", ".join(_said(other, one[other]) for other in others if other in one) for one in first]
+            names = [", ".join(_described(other, one[other]) for other in others if other in one) for one in first]
             found[key] = [Line(name, points) for name, points in zip(names, long.values(), strict=True)]
     return found
 
 
-def _said(key: str, value: Any) -> str:
+def _described(key: str, value: Any) -> str:
     return str(value) if key in ("model.head", "model.backbone") else f"{short_key(key)} {value}"
 
 

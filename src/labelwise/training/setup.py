@@ -1,4 +1,4 @@
-"""From a recipe to what the loop trains: the model, and the batches it learns from."""
+"""What a training starts from: tables, model, batches and, if there is one, the model to continue from."""
 
 from __future__ import annotations
 
@@ -31,14 +31,85 @@ from labelwise.training.run import with_splits_of_run
 from labelwise.words import open_words
 
 
-def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
-    """Which labels share a query [N], where the recipe does not leave that to chance."""
-    wanted = recipe.model
-    if wanted.grouping == "random":
+def open_tables(
+    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
+) -> tuple[LabelTable, LabelTable | None]:
+    """The training and the validation images.
+
+    Data without splits is split, always in the same way for the same seed and images, and written to `split_file`;
+    splits that a `run` has already written are used again.
+    """
+    data = recipe.data
+    if data.source is None:
+        raise LabelwiseError("no data to train on; name it", options={"data": "photos.csv"})
+    table = open_data(data.source, labels=data.labels)
+    if table.split_names == ("",):
+        earlier = earlier_splits(table, run, recipe.model.start)
+        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
+        if split_file is not None:
+            write_manifest(table, split_file)
+            origin = "train, val and test were made" if earlier is None else f"using those of {recipe.model.start}"
+            display.say(f"{data.source} has no splits: {origin}, see {split_file}")
+    train_table = seen_part(table.select(data.train), data, display)
+    if data.validation is None:
+        return train_table, None
+    if data.validation in table.split_names or "+" in data.validation:
+        return train_table, seen_part(table.select(data.validation), data, display)
+    if data.validation != "val":
+        table.select(data.validation)  # raises, and lists the splits there are
+    if len(train_table) < 2:
+        raise LabelwiseError(
+            "one image is too few to train and validate; add more, or train without validation",
+            options={"data.validation": "null"},
+        )
+    unsplit = train_table.with_splits([""] * len(train_table))
+    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
+    parts = split_table(unsplit, fractions, seed=recipe.seed)
+    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
+    return parts.select("train"), parts.select("val")
+
+
+def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
+    """What training may see: in a zero-shot recipe, only the seen labels and not every image."""
+    if data.unseen is None:
+        return table
+    unseen = unseen_labels(table, data.unseen)
+    seen = table.with_labels(seen_labels(table, unseen))
+    usable = ~table.with_labels(unseen).has_positive()  # [M]
+    if data.unseen_images != "drop":
+        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
+    if not usable.any():
+        raise LabelwiseError(
+            f"{table.source}: every image has an unseen label; keep these images",
+            options={"data.unseen_images": "keep"},
+        )
+    if not usable.all():
+        display.say(f"{(~usable).sum()} of {len(table)} images have an unseen label and are left out")
+    return seen.select(usable)
+
+
+def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
+    """`table` with the splits of `run`, else of the run that it starts from; None if there are none."""
+    own = with_splits_of_run(table, run)
+    if own.split_names != ("",):
+        return own
+    if start is None:
         return None
-    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
-    vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
-    return group_labels(wanted.grouping, head.query_groups, table, vectors)
+    known = with_splits_of_run(table, start)
+    if known.split_names == ("",):
+        return None
+    # Images that the earlier run did not have are trained on; those it was trained on never become test images.
+    return known.with_splits([split or "train" for split in known.splits])
+
+
+def data_fingerprint(*tables: LabelTable | None) -> str:
+    """The same as long as the images and their labels are: a run resumes only on the same data."""
+    parts: list[str | bytes] = []
+    for table in tables:
+        if table is not None:
+            parts.append("\n".join([*table.labels, *table.images]))
+            parts += [values.tobytes() for values in (table.indptr, table.columns, table.values)]
+    return sha256(*parts).hexdigest()
 
 
 def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
@@ -62,6 +133,16 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
         own = {key: value for key, value in own.items() if key not in ("mean", "std")}
     model.config = model.config.model_copy(update={"preprocessing": Preprocessing.parse(own, "model")})
     return model
+
+
+def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
+    """The query that each label shares [N]; None if the recipe groups labels at random."""
+    wanted = recipe.model
+    if wanted.grouping == "random":
+        return None
+    head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
+    vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
+    return group_labels(wanted.grouping, head.query_groups, table, vectors)
 
 
 def image_batches(
@@ -96,7 +177,7 @@ def feature_batches(
         flips = recipe.augmentation.flip > 0
         return cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
 
-    if fabric.is_global_zero:  # one process computes them, the others find them there
+    if fabric.is_global_zero:  # one process computes the features, the others read them
         both()
     fabric.barrier()
     train_cache, held_out_cache = both()
@@ -111,18 +192,18 @@ _ONLY_IN_TRAINING = {"token_dropout", "query_noise", "random_queries", "dropout"
 
 
 def check_start(start: str, folder: Path) -> None:
-    """Mistakes that must be found before an old run in `folder` is replaced."""
+    """Raise an error if the model to continue from lies in the run that would be replaced."""
     if find_folder(start).resolve().is_relative_to(folder.resolve()):
-        raise LabelwiseError(f"{start!r} is the run that would be replaced: give the new one another --out")
+        raise LabelwiseError(f"{start!r} is the run that would be replaced; choose another folder for the new one")
 
 
 def take_weights(model: LabelModel, start: str) -> None:
-    """All weights of a trained model that computes the same from other weights, for the same labels."""
+    """Load the weights of a trained model, which must have the same labels and architecture."""
     trained = load_model(start)
     if trained.labels != model.labels:
         raise LabelwiseError(
-            f"{start!r} has other labels than the data, or the same in another order; data.labels and data.unseen in "
-            "a recipe choose and order the data's labels"
+            f"{start!r} has other labels than the data, or the same in another order; select and order the data's "
+            "labels with data.labels and data.unseen in the recipe"
         )
     theirs, ours = (dict(_facts(one.config)) for one in (trained, model))
     differing = [
@@ -130,90 +211,17 @@ def take_weights(model: LabelModel, start: str) -> None:
     ]
     if differing:
         raise LabelwiseError(
-            f"{start!r} is not the model that this recipe describes: it has {'; '.join(differing)}. A run brings its "
-            "settings along; for a model folder, give them with --head, --backbone, --size and --set"
+            f"{start!r} is not the model that this recipe describes: it has {'; '.join(differing)}. A run folder "
+            "brings its own settings; for a model folder, give the same head, backbone, size and options"
         )
     model.load_state_dict(trained.state_dict())
 
 
-def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
-    """Data without splits with those that `run` itself wrote down, or else the run that it started from; None if there
-    are none."""
-    own = with_splits_of_run(table, run)
-    if own.split_names != ("",):
-        return own
-    if start is None:
-        return None
-    known = with_splits_of_run(table, start)
-    if known.split_names == ("",):
-        return None
-    # What the earlier run did not know is new material to learn from; what it learned from never becomes a test image.
-    return known.with_splits([split or "train" for split in known.splits])
-
-
 def _facts(config: ModelConfig) -> list[tuple[str, Any]]:
-    """What decides a model's answers beside its weights, by plain names."""
+    """What decides a model's output besides its weights, by plain names."""
     facts = [("backbone", config.backbone.name), ("stage", config.backbone.stage), ("task", config.task)]
     facts += [(f"input {name}", value) for name, value in config.preprocessing.model_dump().items()]
     for name, value in config.head.model_dump().items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
         facts += [(part, setting) for part, setting in parts if part not in _ONLY_IN_TRAINING]
     return facts
-
-
-def open_tables(
-    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
-) -> tuple[LabelTable, LabelTable | None]:
-    """The images to train on and to validate. Splits are made where the data has none, always the same for the same
-    seed and images, and written to `split_file`; those that a `run` has written already are kept."""
-    data = recipe.data
-    if data.source is None:
-        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
-    table = open_data(data.source, labels=data.labels)
-    if table.split_names == ("",):
-        earlier = earlier_splits(table, run, recipe.model.start)
-        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
-        if split_file is not None:
-            write_manifest(table, split_file)
-            said = "made train, val and test" if earlier is None else f"those of {recipe.model.start}"
-            display.say(f"{data.source} has no splits: {said}, written to {split_file}")
-    train_table = seen_part(table.select(data.train), data, display)
-    if data.validation is None:
-        return train_table, None
-    if data.validation in table.split_names or "+" in data.validation:
-        return train_table, seen_part(table.select(data.validation), data, display)
-    if data.validation != "val":
-        table.select(data.validation)  # raises, and lists the splits there are
-    if len(train_table) < 2:
-        raise LabelwiseError("one image cannot be learned from and held out; add more, or --set data.validation=null")
-    unsplit = train_table.with_splits([""] * len(train_table))
-    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
-    parts = split_table(unsplit, fractions, seed=recipe.seed)
-    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
-    return parts.select("train"), parts.select("val")
-
-
-def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
-    """What training may look at: of a zero-shot recipe the seen labels, and not every image."""
-    if data.unseen is None:
-        return table
-    unseen = unseen_labels(table, data.unseen)
-    seen = table.with_labels(seen_labels(table, unseen))
-    usable = ~table.with_labels(unseen).has_positive()  # [M]
-    if data.unseen_images != "drop":
-        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
-    if not usable.any():
-        raise LabelwiseError(f"{table.source}: every image has an unseen label; add --set data.unseen_images=keep")
-    if not usable.all():
-        display.say(f"{(~usable).sum()} of {len(table)} images are left out: they have an unseen label")
-    return seen.select(usable)
-
-
-def fingerprint(*tables: LabelTable | None) -> str:
-    """What tells whether the images or their labels have changed since a run was started."""
-    parts: list[str | bytes] = []
-    for table in tables:
-        if table is not None:
-            parts.append("\n".join([*table.labels, *table.images]))
-            parts += [values.tobytes() for values in (table.indptr, table.columns, table.values)]
-    return sha256(*parts).hexdigest()
