@@ -1,4 +1,7 @@
-"""What all losses share: how targets are read, what unknown entries do, how entries become one number."""
+"""Multi-label losses as pure functions; their keyword arguments are the options of `losses.create`.
+
+At the end: how all of them read targets, treat unknown entries and reduce entries to one number.
+"""
 
 from __future__ import annotations
 
@@ -15,61 +18,14 @@ from labelwise.core.errors import LabelwiseError, unknown_name
 Unknown = Literal["ignore", "negative"]
 Reduction = Literal["mean", "sum", "batch", "none"]
 
-# The ranges that `create` checks; the functions' own signatures carry them.
+# The ranges that `create` checks: it reads them from the functions' signatures.
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
-# Stands for log(0) where -inf would turn into NaN in a gradient.
+# Stands for log(0): -inf would turn into NaN in a gradient.
 LOG_ZERO = -1e30
-
-
-def read_entries(
-    logits: Tensor, targets: Tensor, unknown: Unknown, unknown_weight: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits in float32 or float64, targets in [0, 1] and the weight of each entry, all [B, N].
-
-    Entries of weight 0 get the constant logit 0: their gradient is exactly zero even if the logit is not finite.
-    Values are not checked here, since that would stall a GPU at every step; the data readers check them once.
-    """
-    if logits.ndim != 2 or targets.shape != logits.shape:
-        raise LabelwiseError(
-            f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be [batch, labels]"
-        )
-    if unknown not in get_args(Unknown):
-        raise unknown_name("treatment of unknown entries", unknown, get_args(Unknown))
-    # Half precision cannot hold what sigmoids and logarithms make of ordinary logits.
-    exact = logits if logits.dtype == torch.float64 else logits.float()
-    is_unknown = targets < 0
-    target = targets.to(exact.dtype).masked_fill(is_unknown, 0.0)
-    weight = torch.ones_like(exact).masked_fill(is_unknown, unknown_weight if unknown == "negative" else 0.0)
-    return exact.masked_fill(weight == 0, 0.0), target, weight
-
-
-def mix(target: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """A soft target t (MixUp, label smoothing) is t parts positive and 1 - t parts negative."""
-    return target * positive + (1 - target) * negative
-
-
-def check_reduction(reduction: str) -> None:
-    if reduction not in get_args(Reduction):
-        raise unknown_name("reduction", reduction, get_args(Reduction))
-
-
-def reduce(loss: Tensor, weight: Tensor, reduction: Reduction) -> Tensor:
-    """`loss` and `weight` [B, ...]. `mean` is the weighted mean over the entries that count, 0 if none does."""
-    check_reduction(reduction)
-    weighted = loss * weight
-    if reduction == "none":
-        return weighted
-    total = weighted.sum()
-    if reduction == "sum":
-        return total
-    if reduction == "batch":
-        return total / max(1, len(loss))
-    counted = weight.sum()
-    return total / torch.where(counted > 0, counted, 1.0)
 
 
 def bce(
@@ -84,9 +40,16 @@ def bce(
 ) -> Tensor:
     """Binary cross-entropy of sigmoid(logits): -log p for a positive, -log(1 - p) for a negative.
 
-    For single-label training by "ResNet strikes back" (Wightman et al. 2021): `target_threshold` makes soft targets
-    above it 1 and all others 0, so that a mixture of two pictures shows both labels; then `label_smoothing` s turns a
-    target t into (1 - s) t + s / N.
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        label_smoothing: s turns a target t into (1 - s) t + s / N, after `target_threshold` (both: "ResNet strikes
+            back", Wightman et al. 2021).
+        target_threshold: Soft targets above it become 1 and all others 0, so that a mixture of two images has the
+            labels of both.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the entries that count, "sum", "batch" (sum / B) or "none".
 
     >>> round(bce(torch.tensor([[0.0, 2.0, 5.0]]), torch.tensor([[1, 0, -1]])).item(), 4)
     1.41
@@ -111,7 +74,16 @@ def focal(
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Focal loss (Lin et al. 2017, eq. 4; with `alpha`, eq. 5): easy entries weigh (1 - p_t)^gamma.
+    """Focal loss (Lin et al., ICCV 2017, eq. 4; with `alpha`, eq. 5): easy entries weigh (1 - p_t)^gamma.
+
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        gamma: How much easy entries are damped; 0 is `bce`.
+        alpha: Weight of positives; negatives weigh 1 - alpha. None: no weights.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the entries that count, "sum", "batch" (sum / B) or "none".
 
     >>> round(focal(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]])).item(), 4)
     0.9117
@@ -135,10 +107,20 @@ def asymmetric(
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Asymmetric loss (Ridnik et al. 2021, the definition of ASL): negatives are focused harder and shifted.
+    """Asymmetric loss (ASL, Ridnik et al., ICCV 2021): easy negatives are damped more than easy positives.
 
     L+ = -(1 - p)^gamma_pos log p,  L- = -p_m^gamma_neg log(1 - p_m),  p_m = max(p - clip, 0).
-    `detach_weight` leaves the focusing factors out of the gradient, as the authors' training scripts do.
+
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        gamma_neg: How much easy negatives are damped.
+        gamma_pos: How much easy positives are damped.
+        clip: Negatives with a probability below it have no loss.
+        detach_weight: Leave the focusing factors out of the gradient, as the authors' training scripts do.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the entries that count, "sum", "batch" (sum / B) or "none".
 
     >>> round(asymmetric(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]])).item(), 4)
     0.7698
@@ -160,12 +142,120 @@ def asymmetric(
     return reduce(mix(target, -positive_weight * log_p, -negative_weight * log_not_shifted), weight, reduction)
 
 
-def focal_positive(x: Tensor, gamma: float) -> Tensor:
-    """-(1 - p)^gamma log p; by symmetry the loss of a negative is `focal_positive(-x)`.
+def two_way(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature_pos: Positive = 4.0,
+    temperature_neg: Positive = 1.0,
+    unknown: Unknown = "ignore",
+    unknown_weight: NonNegative = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Two-way loss (Kobayashi, CVPR 2023): positives above negatives within each image, and within each label.
 
-    The power goes through exp(gamma log(1 - p)), whose gradient stays finite for every gamma and every logit.
+    softplus(T_n log sum_neg exp(x / T_n) + T_p log sum_pos exp(-x / T_p)), once along labels for every image and once
+    along the batch for every label. Images and labels without a positive are left out. An entry with soft target t is
+    in the sum of positives with weight t and in the sum of negatives with weight 1 - t.
+
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        temperature_pos: T_p.
+        temperature_neg: T_n.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" adds the mean over images and the mean over labels; "sum"; "batch" (sum / B).
+
+    >>> round(two_way(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor([[1, 0], [0, 1]])).item(), 4)
+    0.3079
     """
-    return -torch.exp(gamma * F.logsigmoid(-x)) * F.logsigmoid(x)
+    check_reduction(reduction)
+    if reduction == "none":
+        raise LabelwiseError("two-way loss has no value per entry; use reduction 'mean', 'sum' or 'batch'")
+    x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
+    positives = -x / temperature_pos + log_of(target)
+    negatives = x / temperature_neg + log_of((1 - target) * weight)
+    total = x.new_zeros(())
+    for dim in (1, 0):  # image by image, then label by label
+        gap = temperature_neg * negatives.logsumexp(dim) + temperature_pos * positives.logsumexp(dim)
+        counts = (target > 0).any(dim).to(x.dtype)
+        # `batch` divides both sums by the batch size, also the one over labels
+        part = reduce(F.softplus(gap), counts, "mean" if reduction == "mean" else "sum")
+        total = total + (part / max(1, len(x)) if reduction == "batch" else part)
+    return total
+
+
+def ranking(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    unknown: Unknown = "ignore",
+    unknown_weight: NonNegative = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Pairwise ranking: every present label of an image above every absent one (RankNet, as in Fast0Tag, CVPR 2016).
+
+    For each image, the mean of log(1 + exp(absent - present)) over its pairs; an image without a pair counts nowhere.
+    A label with soft target t is present with weight t and absent with weight 1 - t; a pair has the product.
+
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the images that count, "sum", "batch" (sum / B) or "none".
+
+    >>> round(ranking(torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[1, 0, 0]])).item(), 4)
+    0.2201
+    """
+    x, present, weight = read_entries(logits, targets, unknown, unknown_weight)
+    absent = (1 - present) * weight  # [B, N]
+    # One row for each present label rather than [B, N, N]: images have few labels out of many.
+    image, label = present.nonzero(as_tuple=True)  # [P]
+    pairs = F.softplus(x[image] - x[image, label, None])  # [P, N]
+    by_label = present[image, label] * (pairs * absent[image]).sum(dim=1)  # [P]
+    mass = present.sum(dim=1) * absent.sum(dim=1)  # [B]
+    loss = x.new_zeros(len(x)).index_add(0, image, by_label) / mass.where(mass > 0, 1.0)
+    return reduce(loss, (mass > 0).to(x.dtype), reduction)
+
+
+def softmax_cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    label_smoothing: BelowOne = 0.0,
+    unknown: Unknown = "ignore",
+    unknown_weight: NonNegative = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Softmax cross-entropy, one loss per image.
+
+    Args:
+        logits: [B, N].
+        targets: Label numbers [B] (-1 unknown), or [B, N] one-hot or soft. Rows of [B, N] are scaled to sum 1, so that
+            several positives share an image evenly; an image without a positive counts nowhere.
+        label_smoothing: s gives the fraction s of each image's target to all labels evenly.
+        unknown: What an unknown label of [B, N] is. "ignore": not part of its image's softmax; "negative": part of it
+            with `unknown_weight`.
+        unknown_weight: Weight of unknown labels with unknown="negative".
+        reduction: "mean" over the images that count, "sum", "batch" (sum / B) or "none".
+
+    >>> round(softmax_cross_entropy(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 0])).item(), 4)
+    0.2201
+    """
+    if targets.ndim == 1 and not targets.is_floating_point():
+        targets = F.one_hot(targets.clamp(min=0), logits.shape[-1]) * (targets >= 0)[:, None]
+    x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
+    mass = target.sum(dim=1, keepdim=True)  # [B, 1]
+    share = target / torch.where(mass > 0, mass, 1.0)
+    if label_smoothing > 0:
+        takes_part = (weight > 0).to(x.dtype)
+        even = takes_part / takes_part.sum(dim=1, keepdim=True).clamp(min=1)
+        share = (1 - label_smoothing) * share + label_smoothing * even
+    log_p = F.log_softmax(x + log_of(weight), dim=1)
+    loss = -torch.where(share > 0, share * log_p, 0.0).sum(dim=1)  # [B]
+    return reduce(loss, (mass > 0).to(x.dtype).squeeze(1), reduction)
 
 
 def hill(
@@ -179,9 +269,18 @@ def hill(
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Hill loss: negatives weigh (lam - p) p^2, so that a confident "negative", likely a missing label, hurts less.
+    """Hill loss (Zhang et al. 2021): negatives have the loss (lam - p) p^2, so that a confident one, which is likely a
+    missing label, counts less. Positives have the focal loss of logits lowered by `margin` (focal margin loss).
 
-    Positives: focal loss on logits lowered by `margin` (the paper's focal margin loss).
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        lam: Of the negatives' loss.
+        margin: Subtracted from the logits of positives.
+        gamma: Of the positives' focal loss.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the entries that count, "sum", "batch" (sum / B) or "none".
 
     >>> round(hill(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]])).item(), 4)
     0.5911
@@ -204,10 +303,21 @@ def splc(
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Self-paced loss correction: from `change_epoch` on (counted from 0), a negative with p > tau is a positive.
+    """Self-paced loss correction (Zhang et al. 2021): after some epochs, negatives with p > tau become positives.
 
-    On top of focal loss with a margin on the positives. A corrected negative is scored without the margin, as in the
-    authors' code.
+    It corrects the focal loss with a margin on positives. A corrected negative has no margin, as in the authors' code.
+
+    Args:
+        logits: [B, N].
+        targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        epoch: The current epoch, from 0; training sets it.
+        change_epoch: The first epoch with corrections.
+        tau: The probability above which a negative becomes a positive.
+        margin: Subtracted from the logits of positives.
+        gamma: Of the focal loss.
+        unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
+        unknown_weight: Weight of unknown entries with unknown="negative".
+        reduction: "mean" over the entries that count, "sum", "batch" (sum / B) or "none".
 
     >>> logits, targets = torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]])
     >>> [round(splc(logits, targets, epoch=epoch).item(), 4) for epoch in (0, 1)]
@@ -220,70 +330,39 @@ def splc(
     return reduce(mix(target, focal_positive(x - margin, gamma), negative), weight, reduction)
 
 
-def softmax_cross_entropy(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    label_smoothing: BelowOne = 0.0,
-    unknown: Unknown = "ignore",
-    unknown_weight: NonNegative = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Softmax cross-entropy, one loss per image. Targets: label numbers [B] (-1 unknown), or [B, N] one-hot or soft.
+def read_entries(
+    logits: Tensor, targets: Tensor, unknown: Unknown, unknown_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits in float32 or float64, targets in [0, 1] and the weight of each entry, all [B, N].
 
-    Rows of [B, N] are scaled to sum 1, so several positives share an image evenly; an image with none counts nowhere.
-    An unknown label takes no part in its image's softmax (`ignore`) or takes part by `unknown_weight` (`negative`).
-
-    >>> round(softmax_cross_entropy(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 0])).item(), 4)
-    0.2201
+    Entries of weight 0 get the constant logit 0, so their gradient is exactly zero even if the logit is not finite.
+    Values are not checked, because that would stall a GPU at every step; the data readers check them once.
     """
-    if targets.ndim == 1 and not targets.is_floating_point():
-        targets = F.one_hot(targets.clamp(min=0), logits.shape[-1]) * (targets >= 0)[:, None]
-    x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
-    mass = target.sum(dim=1, keepdim=True)  # [B, 1]
-    share = target / torch.where(mass > 0, mass, 1.0)
-    if label_smoothing > 0:
-        takes_part = (weight > 0).to(x.dtype)
-        even = takes_part / takes_part.sum(dim=1, keepdim=True).clamp(min=1)
-        share = (1 - label_smoothing) * share + label_smoothing * even
-    log_p = F.log_softmax(x + log_of(weight), dim=1)
-    loss = -torch.where(share > 0, share * log_p, 0.0).sum(dim=1)  # [B]
-    return reduce(loss, (mass > 0).to(x.dtype).squeeze(1), reduction)
+    if logits.ndim != 2 or targets.shape != logits.shape:
+        raise LabelwiseError(
+            f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be [batch, labels]"
+        )
+    if unknown not in get_args(Unknown):
+        raise unknown_name("treatment of unknown entries", unknown, get_args(Unknown))
+    # Half precision cannot hold what sigmoids and logarithms make of ordinary logits.
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    is_unknown = targets < 0
+    target = targets.to(exact.dtype).masked_fill(is_unknown, 0.0)
+    weight = torch.ones_like(exact).masked_fill(is_unknown, unknown_weight if unknown == "negative" else 0.0)
+    return exact.masked_fill(weight == 0, 0.0), target, weight
 
 
-def two_way(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    temperature_pos: Positive = 4.0,
-    temperature_neg: Positive = 1.0,
-    unknown: Unknown = "ignore",
-    unknown_weight: NonNegative = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Two-way loss (Kobayashi, CVPR 2023): positives above negatives within each image, and within each label.
+def mix(target: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """The loss of a soft target t (MixUp, label smoothing): t times the positive's plus 1 - t times the negative's."""
+    return target * positive + (1 - target) * negative
 
-    softplus(T_n log sum_neg exp(x / T_n) + T_p log sum_pos exp(-x / T_p)), once along labels for every image and once
-    along the batch for every label. Images and labels without a positive are left out; `mean` adds the two means.
-    An entry with soft target t stands in the sum of positives by t and in the sum of negatives by 1 - t.
 
-    >>> round(two_way(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor([[1, 0], [0, 1]])).item(), 4)
-    0.3079
+def focal_positive(x: Tensor, gamma: float) -> Tensor:
+    """-(1 - p)^gamma log p; by symmetry the loss of a negative is `focal_positive(-x)`.
+
+    The power goes through exp(gamma log(1 - p)), whose gradient stays finite for every gamma and every logit.
     """
-    check_reduction(reduction)
-    if reduction == "none":
-        raise LabelwiseError("two-way loss has no value per entry; use reduction 'mean', 'sum' or 'batch'")
-    x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
-    positives = -x / temperature_pos + log_of(target)
-    negatives = x / temperature_neg + log_of((1 - target) * weight)
-    total = x.new_zeros(())
-    for dim in (1, 0):  # image by image, then label by label
-        gap = temperature_neg * negatives.logsumexp(dim) + temperature_pos * positives.logsumexp(dim)
-        counts = (target > 0).any(dim).to(x.dtype)
-        # `batch` divides both sums by the batch size, also the one over labels
-        part = reduce(F.softplus(gap), counts, "mean" if reduction == "mean" else "sum")
-        total = total + (part / max(1, len(x)) if reduction == "batch" else part)
-    return total
+    return -torch.exp(gamma * F.logsigmoid(-x)) * F.logsigmoid(x)
 
 
 def log_of(share: Tensor) -> Tensor:
@@ -291,29 +370,21 @@ def log_of(share: Tensor) -> Tensor:
     return share.log().clamp(min=LOG_ZERO)
 
 
-def ranking(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    unknown: Unknown = "ignore",
-    unknown_weight: NonNegative = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Every present label of an image above every absent one (RankNet, as in Zhang, Gong & Shah, CVPR 2016).
+def check_reduction(reduction: str) -> None:
+    if reduction not in get_args(Reduction):
+        raise unknown_name("reduction", reduction, get_args(Reduction))
 
-    For each image the mean of log(1 + exp(absent - present)) over its pairs; one without a pair counts nowhere. With a
-    soft target t a label is present by t and absent by 1 - t, and a pair counts by the product.
 
-    >>> import torch
-    >>> round(ranking(torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[1, 0, 0]])).item(), 4)
-    0.2201
-    """
-    x, present, weight = read_entries(logits, targets, unknown, unknown_weight)
-    absent = (1 - present) * weight  # [B, N]
-    # One row for each present label rather than [B, N, N]: images have few labels out of many.
-    image, label = present.nonzero(as_tuple=True)  # [P]
-    pairs = F.softplus(x[image] - x[image, label, None])  # [P, N]
-    by_label = present[image, label] * (pairs * absent[image]).sum(dim=1)  # [P]
-    mass = present.sum(dim=1) * absent.sum(dim=1)  # [B]
-    loss = x.new_zeros(len(x)).index_add(0, image, by_label) / mass.where(mass > 0, 1.0)
-    return reduce(loss, (mass > 0).to(x.dtype), reduction)
+def reduce(loss: Tensor, weight: Tensor, reduction: Reduction) -> Tensor:
+    """One number from `loss` and `weight` [B, ...]. "mean" is the weighted mean, 0 if no entry counts."""
+    check_reduction(reduction)
+    weighted = loss * weight
+    if reduction == "none":
+        return weighted
+    total = weighted.sum()
+    if reduction == "sum":
+        return total
+    if reduction == "batch":
+        return total / max(1, len(loss))
+    counted = weight.sum()
+    return total / torch.where(counted > 0, counted, 1.0)

@@ -102,7 +102,7 @@ class SPLC(Loss, name="splc", function=splc):
 
 
 def list_losses() -> list[str]:
-    """The names `create` knows.
+    """The names that `create` takes.
 
     >>> list_losses()
     ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'ranking', 'hill', 'splc']
@@ -111,7 +111,10 @@ def list_losses() -> list[str]:
 
 
 def loss_options(name: str) -> list[str]:
-    """The options that the loss `name` takes.
+    """The options that a loss takes.
+
+    Args:
+        name: One of `list_losses()`.
 
     >>> loss_options("bce")
     ['label_smoothing', 'target_threshold', 'unknown', 'unknown_weight', 'reduction']
@@ -126,7 +129,11 @@ def _find(name: str) -> type[Loss]:
 
 
 def create(name: str, **options: Any) -> Loss:
-    """A loss module by name; wrong names and options raise a `LabelwiseError` that lists the right ones.
+    """A loss module by name. A wrong name or option raises a `LabelwiseError` that lists the right ones.
+
+    Args:
+        name: One of `list_losses()`.
+        **options: Options of the loss; the function of the same name documents them (`losses.asymmetric`, ...).
 
     >>> create("focal", gamma=1.5)
     Focal(gamma=1.5, alpha=None, unknown='ignore', unknown_weight=1.0, reduction='mean')

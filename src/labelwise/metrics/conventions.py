@@ -84,8 +84,8 @@ def scores_as(
     if chosen.images_need_positive:
         relevant = (known == 1).any(axis=1)
         values, known = values[relevant], known[relevant]
-    limits = read_thresholds(thresholds, values.shape[1])
-    tally = Tally.of(values, known, limits, read_top_ks(top_k), top_k_at_threshold=chosen.top_k_at_threshold)
+    checked = read_thresholds(thresholds, values.shape[1])
+    tally = Tally.of(values, known, checked, read_top_ks(top_k), top_k_at_threshold=chosen.top_k_at_threshold)
     precision = average_precision(values, known, chosen.method).numpy()
     if chosen.labels_need_negative:
         precision = np.where((known == 0).any(axis=0), precision, np.nan)

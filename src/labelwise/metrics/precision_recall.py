@@ -1,4 +1,4 @@
-"""Precision, recall and F1 per label (C) and overall (O): HSQ appendix A.1; F1@k and top-k accuracy."""
+"""Precision, recall and F1 averaged over labels (C) and overall (O), as in HSQ appendix A.1; F1@k; top-k accuracy."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def passes_threshold(scores: Scores, thresholds: Doubles) -> Mask:
 
 
 def in_top_k(scores: Scores, targets: Targets, k: int) -> Mask:
-    """The k best known labels of every image [M, N]; of equal scores the label that comes first wins.
+    """The k best known labels of every image [M, N]; of equal scores the first label wins.
 
-    Unknown labels take no place, so no number depends on the score of an entry nobody knows the truth of.
+    Unknown labels are passed over, so no metric depends on the score of an entry whose truth is unknown.
     """
     known = targets >= 0
     if k >= scores.shape[1]:
         return known
     ranked = np.where(known, scores, -np.inf)
-    last_place = scores.shape[1] - k
-    kth = np.partition(ranked, last_place, axis=1)[:, last_place, None]  # [M, 1] the k-th best score
+    last = scores.shape[1] - k
+    kth = np.partition(ranked, last, axis=1)[:, last, None]  # [M, 1] the k-th best score
     chosen = ranked > kth
     equal = (ranked == kth) & known
-    places_left = k - chosen.sum(axis=1, keepdims=True)
-    crowded = (equal.sum(axis=1, keepdims=True) > places_left)[:, 0]  # rare: only these rows need an order
-    equal[crowded] &= equal[crowded].cumsum(axis=1) <= places_left[crowded]
+    left = k - chosen.sum(axis=1, keepdims=True)
+    crowded = (equal.sum(axis=1, keepdims=True) > left)[:, 0]  # rare: only these rows need an order
+    equal[crowded] &= equal[crowded].cumsum(axis=1) <= left[crowded]
     selected: Mask = chosen | equal
     return selected
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Per label [N]: how often it was predicted (known entries only), and how often rightly."""
+class LabelCounts:
+    """Per label [N]: how often it was predicted (known entries only), and how often correctly."""
 
     predicted: Ints
     correct: Ints
@@ -71,8 +71,16 @@ class Tally:
         predicted: Mask | None = None,
         top_k_at_threshold: bool = False,
     ) -> Self:
-        """`predicted` [M, N]: the labels that were predicted, instead of those that reach their thresholds.
-        `top_k_at_threshold`: the k best labels count only where they also reach their thresholds."""
+        """Count the predictions of a batch.
+
+        Args:
+            scores: [M, N].
+            targets: [M, N] in {1, 0, -1}.
+            thresholds: [1] or [N].
+            top_k: The numbers of best labels to count for.
+            predicted: [M, N], the labels that were predicted, instead of those that reach their thresholds.
+            top_k_at_threshold: The k best labels count only if they also reach their thresholds.
+        """
         known, positive = targets >= 0, targets == 1
         labels = [known.sum(axis=0), positive.sum(axis=0)]
         images = [len(scores), positive.any(axis=1).sum()]
@@ -101,15 +109,15 @@ class Tally:
         return positives
 
     @property
-    def by_threshold(self) -> Predictions:
-        return Predictions(self.labels[2], self.labels[3])
+    def by_threshold(self) -> LabelCounts:
+        return LabelCounts(self.labels[2], self.labels[3])
 
-    def by_top_k(self, k: int) -> Predictions:
+    def by_top_k(self, k: int) -> LabelCounts:
         row = 4 + 2 * self.top_k.index(k)
-        return Predictions(self.labels[row], self.labels[row + 1])
+        return LabelCounts(self.labels[row], self.labels[row + 1])
 
     def accuracy(self, k: int) -> float:
-        """Share of the images with a positive whose k best labels hold one; NaN if no image has any."""
+        """Of the images with a positive, the fraction with one among their k best labels; NaN if there are none."""
         with_positive = int(self.images[1])
         return int(self.images[2 + self.top_k.index(k)]) / with_positive if with_positive else float("nan")
 
@@ -119,7 +127,17 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """Fractions. NaN, all six of them, when no positive is known."""
+    """Precision, recall and F1 as fractions. All six are NaN if no positive is known.
+
+    Args:
+        CP: Mean of the labels' precisions.
+        CR: Mean of the labels' recalls.
+        CF1: Harmonic mean of CP and CR.
+        OP: Precision over all entries.
+        OR: Recall over all entries.
+        OF1: Harmonic mean of OP and OR.
+        labels_never_predicted: Of the labels with a positive; each counts as precision 0 in CP.
+    """
 
     CP: float
     CR: float
@@ -127,10 +145,10 @@ class PrecisionRecall:
     OP: float
     OR: float
     OF1: float
-    labels_never_predicted: int  # of the labels with a positive: each counts as precision 0 in CP
+    labels_never_predicted: int
 
     @classmethod
-    def from_counts(cls, predictions: Predictions, positives: Ints) -> Self:
+    def from_counts(cls, predictions: LabelCounts, positives: Ints) -> Self:
         """Class averages run over the labels that have a positive; overall sums run over every known entry."""
         has_positive = positives > 0
         if not has_positive.any():
@@ -157,7 +175,12 @@ def f1(precision: float, recall: float) -> float:
 def precision_recall(
     scores: ArrayLike, targets: ArrayLike, thresholds: float | Sequence[float] | ArrayLike = 0.5
 ) -> PrecisionRecall:
-    """CP, CR, CF1, OP, OR, OF1 of the labels whose score reaches its threshold (one for all, or one per label).
+    """CP, CR, CF1, OP, OR and OF1 of the labels whose scores reach their thresholds.
+
+    Args:
+        scores: [M, N].
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        thresholds: One for all labels, or one per label [N].
 
     >>> result = precision_recall(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]))
     >>> result.CP, result.CR, round(result.CF1, 4), round(result.OP, 4)
@@ -169,7 +192,12 @@ def precision_recall(
 
 
 def top_k_precision_recall(scores: ArrayLike, targets: ArrayLike, k: int = 3) -> PrecisionRecall:
-    """The same six numbers when each image is given its k best labels, whatever their scores.
+    """CP, CR, CF1, OP, OR and OF1 if each image is given its k best labels, whatever their scores.
+
+    Args:
+        scores: [M, N].
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        k: Labels per image.
 
     >>> scores = np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]])
     >>> result = top_k_precision_recall(scores, np.array([[1, 0, 0], [1, 1, 0]]), k=2)
@@ -183,6 +211,11 @@ def top_k_precision_recall(scores: ArrayLike, targets: ArrayLike, k: int = 3) ->
 def f1_at_k(scores: ArrayLike, targets: ArrayLike, k: int = 3) -> float:
     """F1@k of the zero-shot tables (ML-Decoder section 4.2): precision and recall over all images' k best labels.
 
+    Args:
+        scores: [M, N].
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        k: Labels per image.
+
     >>> round(f1_at_k(np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]]), np.array([[1, 0, 0], [1, 1, 0]]), k=2), 4)
     0.8571
     """
@@ -190,9 +223,13 @@ def f1_at_k(scores: ArrayLike, targets: ArrayLike, k: int = 3) -> float:
 
 
 def top_k_accuracy(scores: ArrayLike, targets: ArrayLike, k: int = 1) -> float:
-    """Share of images whose k best labels hold a right one. `targets`: label numbers [M], or [M, N] in {1, 0, -1}.
+    """Fraction of images that have a correct label among their k best ones.
 
-    Images without a known positive (or with label number -1) are left out.
+    Args:
+        scores: [M, N].
+        targets: Label numbers [M], or [M, N] in {1, 0, -1}. Images without a known positive (or with label number -1)
+            are left out.
+        k: How many labels may be tried.
 
     >>> top_k_accuracy(np.array([[0.9, 0.6, 0.1], [0.2, 0.3, 0.1]]), np.array([0, 2]), k=1)
     0.5

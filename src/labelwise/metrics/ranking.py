@@ -1,4 +1,4 @@
-"""Average precision, per label and its mean (DESIGN section 2)."""
+"""Average precision, per label and its mean; and the checks of scores and targets that all metrics share."""
 
 from __future__ import annotations
 
@@ -13,77 +13,23 @@ from torch import Tensor
 from labelwise.core.arrays import Doubles, Ints, Scores, Targets, to_numpy
 from labelwise.core.errors import LabelwiseError, unknown_name
 
-ArrayLike = Tensor | NDArray[Any]
-
-
-def read_scores(scores: ArrayLike) -> Scores:
-    """Scores [M, N] as float32 or float64; half precision widens exactly. NaN is refused: it has no rank."""
-    array = to_numpy(scores)
-    if array.ndim != 2:
-        raise LabelwiseError(f"scores must be [images, labels], got shape {_shape(array)}; one label is [images, 1]")
-    if array.dtype not in (np.float32, np.float64):
-        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-    nan = np.isnan(array)
-    if nan.any():
-        row, column = np.argwhere(nan)[0]
-        raise LabelwiseError(f"score at row {row}, column {column} is NaN ({nan.sum()} in all); fix the model's output")
-    return array
-
-
-def read_targets(targets: ArrayLike, shape: tuple[int, ...]) -> Targets:
-    """Targets [M, N] in {1, 0, -1} as int8, of the scores' shape."""
-    array = to_numpy(targets)
-    if array.shape != shape:
-        raise LabelwiseError(f"targets have shape {_shape(array)}, scores {shape}; they must be equal")
-    with np.errstate(invalid="ignore"):  # NaN and infinities are reported below, with their place
-        small = array.astype(np.int8)
-    wrong = small != array  # catches fractions, NaN and values that wrap around in int8
-    if small.size and (wrong.any() or small.min() < -1 or small.max() > 1):
-        row, column = np.argwhere(wrong | (small < -1) | (small > 1))[0]
-        raise LabelwiseError(
-            f"target at row {row}, column {column} is {array[row, column]}; use 1 (present), 0 (absent) or -1 (unknown)"
-        )
-    return small
-
-
-def read_both(scores: ArrayLike, targets: ArrayLike) -> tuple[Scores, Targets]:
-    checked = read_scores(scores)
-    return checked, read_targets(targets, checked.shape)
-
-
-def read_thresholds(thresholds: float | Sequence[float] | ArrayLike, labels: int) -> Doubles:
-    """One threshold for all labels or one per label, as [1] or [N]."""
-    given = thresholds if isinstance(thresholds, Tensor | np.ndarray) else np.asarray(thresholds, dtype=np.float64)
-    array = np.atleast_1d(to_numpy(given).astype(np.float64))
-    if array.shape not in ((1,), (labels,)):
-        raise LabelwiseError(f"thresholds have shape {_shape(array)}; give one number or one per label ({labels})")
-    if np.isnan(array).any():
-        raise LabelwiseError(f"threshold {int(np.isnan(array).argmax())} is NaN; give a number")
-    return array
-
-
-def read_k(k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise LabelwiseError(f"k={k!r}: top-k needs a whole number of 1 or more")
-    return k
-
-
-def _shape(array: NDArray[Any]) -> str:
-    return str(array.shape)
-
-
+ArrayLike = Tensor | NDArray[Any] | Sequence[Any]
 Method = Literal["area", "interpolated", "11-point"]
 
-# Labels are ranked a block at a time: enough values to make one sort call worth it, few enough to stay out of the way.
+# Labels are ranked in blocks: large enough to make one sort call worthwhile, small enough to bound memory.
 _BLOCK_VALUES = 2**24
 
 
 def average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "area") -> Tensor:
     """AP of every label as fractions [N]; NaN for a label with no known positive.
 
-    `area` is the area under the steps of the precision-recall curve (scikit-learn's definition: equal scores are one
-    threshold). `interpolated` is the area under the curve's envelope, where precision never falls with recall
-    (SSGRL, Query2Label). `11-point` is VOC 2007's: the mean of the best precision at recall >= 0, 0.1 ... 1.
+    Args:
+        scores: [M, N], probabilities or logits: only their order within a label counts.
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        method: "area" is the area under the steps of the precision-recall curve (scikit-learn's definition: equal
+            scores are one threshold). "interpolated" is the area under the curve's envelope, where precision never
+            falls with recall (SSGRL, Query2Label). "11-point" is VOC 2007's: the mean of the best precision at
+            recall >= 0, 0.1 ... 1.
 
     >>> average_precision(torch.tensor([[0.9], [0.8], [0.7], [0.6]]), torch.tensor([[1], [0], [1], [-1]]))
     tensor([0.8333], dtype=torch.float64)
@@ -100,7 +46,10 @@ def average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "a
 def mean_average_precision(scores: ArrayLike, targets: ArrayLike, method: Method = "area") -> float:
     """The mean AP over the labels that have a known positive, as a fraction; NaN if there is none.
 
-    The labels left out are the NaNs of `average_precision`.
+    Args:
+        scores: [M, N], probabilities or logits.
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        method: As in `average_precision`, whose NaNs are the labels left out.
 
     >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
     >>> round(mean_average_precision(scores, torch.tensor([[1, 0], [0, 0], [1, 0]])), 4)  # label 1 is left out
@@ -130,9 +79,9 @@ def label_blocks(images: int, labels: int) -> Iterator[slice]:
 def average_precision_by_label(scores: Scores, targets: Targets, method: Method) -> Doubles:
     """AP [n] of label-major blocks [n, M]. Overwrites `scores`.
 
-    AP needs two numbers per positive: how many known entries, and how many positives, score at least as high. One
-    plain sort per label and a binary search per positive give both, exactly and with ties; that is several times less
-    work than sorting indices and walking the whole curve.
+    AP needs two numbers per positive: how many known entries and how many positives score at least as high. One sort
+    per label and a binary search per positive give both, exactly and with ties. That is several times less work than
+    sorting indices and walking the whole curve.
     """
     positive = targets == 1
     known = (targets >= 0).sum(axis=1)  # [n]
@@ -154,7 +103,7 @@ def average_precision_by_label(scores: Scores, targets: Targets, method: Method)
 
 
 def _area(precision: Doubles, positives_above: Ints) -> float:
-    """Every positive is one recall step of 1/P, at the precision of its threshold."""
+    """Every positive is one recall step of 1/P at the precision of its threshold."""
     return float(precision.mean())
 
 
@@ -176,3 +125,58 @@ _SUMMARIES: dict[Method, Callable[[Doubles, Ints], float]] = {
     "interpolated": _interpolated,
     "11-point": _eleven_points,
 }
+
+
+def read_scores(scores: ArrayLike) -> Scores:
+    """Scores [M, N] as float32 or float64; half precision widens exactly. NaN is refused: it has no rank."""
+    array = to_numpy(scores)
+    if array.ndim != 2:
+        raise LabelwiseError(f"scores must be [images, labels], got shape {_shape(array)}; one label is [images, 1]")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    nan = np.isnan(array)
+    if nan.any():
+        row, column = np.argwhere(nan)[0]
+        raise LabelwiseError(f"score at row {row}, column {column} is NaN ({nan.sum()} in all); fix the model's output")
+    return array
+
+
+def read_targets(targets: ArrayLike, shape: tuple[int, ...]) -> Targets:
+    """Targets [M, N] in {1, 0, -1} as int8, of the scores' shape."""
+    array = to_numpy(targets)
+    if array.shape != shape:
+        raise LabelwiseError(f"targets have shape {_shape(array)}, scores {shape}; they must be equal")
+    with np.errstate(invalid="ignore"):  # NaN and infinities are reported below, with their position
+        small = array.astype(np.int8)
+    wrong = small != array  # catches fractions, NaN and values that wrap around in int8
+    if small.size and (wrong.any() or small.min() < -1 or small.max() > 1):
+        row, column = np.argwhere(wrong | (small < -1) | (small > 1))[0]
+        raise LabelwiseError(
+            f"target at row {row}, column {column} is {array[row, column]}; use 1 (present), 0 (absent) or -1 (unknown)"
+        )
+    return small
+
+
+def read_both(scores: ArrayLike, targets: ArrayLike) -> tuple[Scores, Targets]:
+    checked = read_scores(scores)
+    return checked, read_targets(targets, checked.shape)
+
+
+def read_thresholds(thresholds: float | Sequence[float] | ArrayLike, labels: int) -> Doubles:
+    """One threshold for all labels or one per label, as [1] or [N]."""
+    array = np.atleast_1d(to_numpy(thresholds).astype(np.float64))
+    if array.shape not in ((1,), (labels,)):
+        raise LabelwiseError(f"thresholds have shape {_shape(array)}; give one number or one per label ({labels})")
+    if np.isnan(array).any():
+        raise LabelwiseError(f"threshold {int(np.isnan(array).argmax())} is NaN; give a number")
+    return array
+
+
+def read_k(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise LabelwiseError(f"k={k!r}: top-k needs a whole number of 1 or more")
+    return k
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return str(array.shape)

@@ -1,4 +1,4 @@
-"""The same numbers batch by batch, in bounded memory, over several processes."""
+"""The same metrics batch by batch, in bounded memory, across processes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,112 @@ from labelwise.metrics.ranking import (
 from labelwise.metrics.summary import MultiLabelScores, read_top_ks
 
 _CHUNK_BYTES = 32 * 2**20
+
+
+class MultiLabelMetrics:
+    """Collects batches; `compute()` gives exactly what `multilabel_scores` gives on all of them at once.
+
+    Args:
+        labels: N, the number of labels.
+        thresholds: One for all labels, or one per label [N].
+        top_k: The k of the top-k metrics, one or several.
+        method: Of average precision, see `average_precision`.
+        memory_limit: Bytes of scores to keep in memory; the rest goes to a temporary file.
+        folder: Where that file is made. Default: the system's folder for temporary files.
+
+    >>> metrics = MultiLabelMetrics(labels=2)
+    >>> metrics.update(np.array([[0.9, 0.6]]), np.array([[1, 0]]))
+    >>> metrics.update(np.array([[0.2, 0.7]]), np.array([[1, 1]]))
+    >>> metrics.compute().at_thresholds.CF1
+    0.75
+    """
+
+    def __init__(
+        self,
+        labels: int,
+        *,
+        thresholds: float | Sequence[float] | ArrayLike = 0.5,
+        top_k: int | Sequence[int] = 3,
+        method: Method = "area",
+        memory_limit: int = 2**30,
+        folder: Path | str | None = None,
+    ) -> None:
+        check_method(method)
+        self.labels = labels
+        self.method: Method = method
+        self._thresholds = read_thresholds(thresholds, labels)
+        self._top_k = read_top_ks(top_k)
+        self._memory_limit = memory_limit
+        self._folder = Path(folder) if folder is not None else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything collected."""
+        self._tally = Tally.zero(self.labels, self._top_k)
+        self._store = ScoreStore(self.labels, self._memory_limit, self._folder)
+
+    @property
+    def images(self) -> int:
+        """How many images this process has collected."""
+        return self._store.rows
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """How much of the scores went to the temporary file."""
+        return self._store.bytes_on_disk
+
+    def update(self, scores: ArrayLike, targets: ArrayLike) -> None:
+        """Add images: scores [B, N], targets [B, N] in {1, 0, -1}."""
+        values, known = read_both(scores, targets)
+        if values.shape[1] != self.labels:
+            raise LabelwiseError(f"scores have {values.shape[1]} labels, these metrics {self.labels}")
+        self._tally += Tally.of(values, known, self._thresholds, self._top_k)
+        self._store.append(values, known)
+
+    def merge(self, other: MultiLabelMetrics) -> None:
+        """Add what another collected, as if this one had seen its batches."""
+        if self._settings() != other._settings():
+            raise LabelwiseError("only metrics with equal labels, thresholds, top_k and method can be merged")
+        self._tally += other._tally
+        self._store.merge(other._store)
+
+    def compute(self, *, all_processes: bool = True) -> MultiLabelScores:
+        """The metrics of all images collected.
+
+        Args:
+            all_processes: In a torch.distributed run, of the images of all processes; every process must call it and
+                gets the same result. False: of this process alone.
+        """
+        shared = all_processes and process_count() > 1
+        tally = self._sum_of_tallies() if shared else self._tally
+        if tally.images[0] == 0:
+            raise LabelwiseError("no images to evaluate; call update() first")
+        precision = self._shared_average_precision() if shared else self._average_precision()
+        return MultiLabelScores.from_parts(tally, precision, self.method)
+
+    def _average_precision(self) -> Doubles:
+        blocks = label_blocks(self.images, self.labels)
+        return np.concatenate([average_precision_by_label(*self._store.read(b), self.method) for b in blocks])
+
+    def _shared_average_precision(self) -> Doubles:
+        """Processes take turns: each gets all images of a block of labels and ranks them."""
+        most_rows, widest = max_over_processes(np.array([self.images, self._store.dtype.itemsize]))
+        dtype = np.float64 if widest == 8 else np.float32  # what is exchanged must have one type
+        processes = process_count()
+        precision = np.zeros(self.labels)
+        for turn, block in enumerate(label_blocks(int(most_rows) * processes, self.labels)):
+            scores, targets = self._store.read(block)
+            gathered = gather_images(scores.astype(dtype), targets, int(most_rows), turn % processes)
+            if gathered is not None:
+                precision[block] = average_precision_by_label(*gathered, self.method)
+        return sum_over_processes(precision)  # each label is 0 everywhere but where it was ranked
+
+    def _sum_of_tallies(self) -> Tally:
+        labels = sum_over_processes(self._tally.labels)
+        return Tally(self._top_k, labels, sum_over_processes(self._tally.images))
+
+    def _settings(self) -> tuple[object, ...]:
+        return self.labels, self._top_k, self.method, self._thresholds.tolist()
 
 
 @dataclass(frozen=True)
@@ -65,6 +171,8 @@ class _Chunk:
 
 
 class ScoreStore:
+    """Scores and targets of all images, label-major; chunks beyond `memory_limit` bytes are on disk."""
+
     def __init__(self, labels: int, memory_limit: int, folder: Path | None = None) -> None:
         self.labels = labels
         self.rows = 0
@@ -126,104 +234,6 @@ class ScoreStore:
             # The system removes it when its last reader is gone, also after a crash.
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         return self._file
-
-
-class MultiLabelMetrics:
-    """Collects batches; `compute()` gives exactly what `multilabel_scores` gives on all of them at once.
-
-    Scores beyond `memory_limit` bytes go to a temporary file in `folder` (the system's default if `None`).
-
-    >>> metrics = MultiLabelMetrics(labels=2)
-    >>> metrics.update(np.array([[0.9, 0.6]]), np.array([[1, 0]]))
-    >>> metrics.update(np.array([[0.2, 0.7]]), np.array([[1, 1]]))
-    >>> metrics.compute().at_thresholds.CF1
-    0.75
-    """
-
-    def __init__(
-        self,
-        labels: int,
-        *,
-        thresholds: float | Sequence[float] | ArrayLike = 0.5,
-        top_k: int | Sequence[int] = 3,
-        method: Method = "area",
-        memory_limit: int = 2**30,
-        folder: Path | str | None = None,
-    ) -> None:
-        check_method(method)
-        self.labels = labels
-        self.method: Method = method
-        self._thresholds = read_thresholds(thresholds, labels)
-        self._top_k = read_top_ks(top_k)
-        self._memory_limit = memory_limit
-        self._folder = Path(folder) if folder is not None else None
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything collected."""
-        self._tally = Tally.zero(self.labels, self._top_k)
-        self._store = ScoreStore(self.labels, self._memory_limit, self._folder)
-
-    @property
-    def images(self) -> int:
-        """How many images this process has collected."""
-        return self._store.rows
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """How much of the scores went to the temporary file."""
-        return self._store.bytes_on_disk
-
-    def update(self, scores: ArrayLike, targets: ArrayLike) -> None:
-        """Add images: scores [B, N], targets [B, N] in {1, 0, -1}."""
-        values, known = read_both(scores, targets)
-        if values.shape[1] != self.labels:
-            raise LabelwiseError(f"scores have {values.shape[1]} labels, these metrics {self.labels}")
-        self._tally += Tally.of(values, known, self._thresholds, self._top_k)
-        self._store.append(values, known)
-
-    def merge(self, other: MultiLabelMetrics) -> None:
-        """Add what another collected, as if this one had seen its batches."""
-        if self._settings() != other._settings():
-            raise LabelwiseError("only metrics with equal labels, thresholds, top_k and method can be merged")
-        self._tally += other._tally
-        self._store.merge(other._store)
-
-    def compute(self, *, all_processes: bool = True) -> MultiLabelScores:
-        """The result over all images; in a torch.distributed run over all processes' images, equal on each of them.
-
-        Every process must call it then; `all_processes=False` looks at this process alone.
-        """
-        shared = all_processes and process_count() > 1
-        tally = self._sum_of_tallies() if shared else self._tally
-        if tally.images[0] == 0:
-            raise LabelwiseError("no images to evaluate; call update() first")
-        precision = self._shared_average_precision() if shared else self._average_precision()
-        return MultiLabelScores.from_parts(tally, precision, self.method)
-
-    def _average_precision(self) -> Doubles:
-        blocks = label_blocks(self.images, self.labels)
-        return np.concatenate([average_precision_by_label(*self._store.read(b), self.method) for b in blocks])
-
-    def _shared_average_precision(self) -> Doubles:
-        """Processes take turns: block by block, one of them gets all images of a few labels and ranks them."""
-        most_rows, widest = max_over_processes(np.array([self.images, self._store.dtype.itemsize]))
-        dtype = np.float64 if widest == 8 else np.float32  # what is exchanged must have one type
-        processes = process_count()
-        precision = np.zeros(self.labels)
-        for turn, block in enumerate(label_blocks(int(most_rows) * processes, self.labels)):
-            scores, targets = self._store.read(block)
-            gathered = gather_images(scores.astype(dtype), targets, int(most_rows), turn % processes)
-            if gathered is not None:
-                precision[block] = average_precision_by_label(*gathered, self.method)
-        return sum_over_processes(precision)  # each label is 0 everywhere but where it was ranked
-
-    def _sum_of_tallies(self) -> Tally:
-        labels = sum_over_processes(self._tally.labels)
-        return Tally(self._top_k, labels, sum_over_processes(self._tally.images))
-
-    def _settings(self) -> tuple[object, ...]:
-        return self.labels, self._top_k, self.method, self._thresholds.tolist()
 
 
 def process_count() -> int:

@@ -23,11 +23,21 @@ from labelwise.metrics.ranking import (
 
 @dataclass(frozen=True)
 class MultiLabelScores:
-    """Fractions from 0 to 1 (NaN: not defined) and the counts that say what they rest on."""
+    """All metrics as fractions from 0 to 1 (NaN: not defined), with the counts behind them.
 
-    mAP: float  # noqa: N815 - the field's name for it
+    Args:
+        mAP: Mean average precision.
+        method: How average precision was computed.
+        average_precision: Of each label, [N].
+        at_thresholds: Precision, recall and F1 of the labels that reach their thresholds.
+        at_top_k: The same for each image's k best labels, by k.
+        accuracy_at_top_k: The fraction of images with a correct label among their k best ones, by k.
+        tally: Counts of images, labels and predictions.
+    """
+
+    mAP: float  # noqa: N815 - its usual name
     method: Method
-    average_precision: Doubles  # [N]
+    average_precision: Doubles
     at_thresholds: PrecisionRecall
     at_top_k: dict[int, PrecisionRecall]
     accuracy_at_top_k: dict[int, float]
@@ -70,7 +80,10 @@ class MultiLabelScores:
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """What `labelwise evaluate --json` writes: values from 0 to 100, `None` for what is not defined.
 
-        >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]))
+        Args:
+            names: The labels' names. Default: their numbers.
+
+        >>> result = multilabel_scores([[0.9, 0.6], [0.2, 0.7]], [[1, 0], [1, 1]])
         >>> {key: value for key, value in result.to_dict().items() if key in ("mAP", "CF1", "labels_never_predicted")}
         {'mAP': 100.0, 'CF1': 75.0, 'labels_never_predicted': 0}
         """
@@ -121,17 +134,23 @@ def multilabel_scores(
     top_k: int | Sequence[int] = 3,
     method: Method = "area",
 ) -> MultiLabelScores:
-    """Every metric of scores [M, N] against targets [M, N] in {1, 0, -1}.
+    """Every metric of an evaluation.
 
-    `predicted` [M, N] says which labels were predicted, instead of the thresholds.
+    Args:
+        scores: [M, N].
+        targets: [M, N] in {1, 0, -1}; unknown entries (-1) are left out.
+        thresholds: One for all labels, or one per label [N].
+        predicted: [M, N], which labels were predicted, instead of those that reach their thresholds.
+        top_k: The k of the top-k metrics, one or several.
+        method: Of average precision: "area", "interpolated" or "11-point" (see `average_precision`).
 
-    >>> result = multilabel_scores(np.array([[0.9, 0.6], [0.2, 0.7]]), np.array([[1, 0], [1, 1]]), top_k=1)
+    >>> result = multilabel_scores([[0.9, 0.6], [0.2, 0.7]], [[1, 0], [1, 1]], top_k=1)
     >>> result.mAP, round(result.at_thresholds.OP, 4), result.at_top_k[1].OP, result.unknown_entries
     (1.0, 0.6667, 1.0, 0)
     """
     values, known = read_both(scores, targets)
-    cuts = read_thresholds(thresholds, values.shape[1])
-    tally = Tally.of(values, known, cuts, read_top_ks(top_k), predicted=predicted)
+    checked = read_thresholds(thresholds, values.shape[1])
+    tally = Tally.of(values, known, checked, read_top_ks(top_k), predicted=predicted)
     return MultiLabelScores.from_parts(tally, average_precision(values, known, method).numpy(), method)
 
 
@@ -145,5 +164,9 @@ def _six(scores: PrecisionRecall, suffix: str) -> dict[str, float | None]:
 
 
 def percent(fraction: float) -> float | None:
-    """For JSON, which knows no NaN."""
+    """A fraction for JSON, which has no NaN.
+
+    >>> percent(0.5), percent(math.nan)
+    (50.0, None)
+    """
     return None if math.isnan(fraction) else 100 * fraction
