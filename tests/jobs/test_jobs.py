@@ -84,7 +84,7 @@ def test_what_is_finished_is_not_done_again(place: Path, tmp_path: Path, monkeyp
     assert done == [2, 3]
     done.clear()
     summary = run_job(model, parts, str(tmp_path / "out"), job)
-    assert (done, summary.already_there, summary.pictures) == ([4], 4, 3)
+    assert (done, summary.already_there, summary.images) == ([4], 4, 3)
     (tmp_path / "out" / ".part-000002.parquet.77-1.part").unlink()
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert len(rows(tmp_path / "out")[0]["labels"]) == 2
@@ -117,7 +117,7 @@ def test_a_killed_process_is_continued_to_the_same_bytes(place: Path, tmp_path: 
         (lambda root, job, parts: (root / "other", job, parts), "its model is another one"),
         (lambda root, job, parts: (root / "model", JobSettings(top=3), parts), "its top is None, now it is 3"),
         (lambda root, job, parts: (root / "model", JobSettings(batch_size=8), parts), "its batch-size is 32"),
-        (lambda root, job, parts: (root / "model", job, parts[:-1]), "its pictures are others"),
+        (lambda root, job, parts: (root / "model", job, parts[:-1]), "its images are others"),
     ],
 )
 def test_another_job_in_the_same_folder_is_refused(

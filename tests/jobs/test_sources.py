@@ -20,11 +20,11 @@ from labelwise.jobs.sources import find_parts
 
 
 def names_of(parts: list[Part]) -> list[str]:
-    return [picture.name for part in parts for picture in part.pictures()]
+    return [picture.name for part in parts for picture in part.images()]
 
 
 def contents_of(parts: list[Part]) -> list[bytes]:
-    return [picture.data for part in parts for picture in part.pictures()]
+    return [picture.data for part in parts for picture in part.images()]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_parquet_with_paths_with_pictures_and_as_hugging_face_writes_it(images: 
     assert [part.count for part in parts] == [3, 1, 3]  # within the row groups of 4 and 3
     assert names_of(parts) == [f"k{n}" for n in range(7)]
     assert contents_of(parts) == [*data[:6], b""]
-    assert [p.problem for part in parts for p in part.pictures()] == [None] * 6 + ["the cell is empty"]
+    assert [p.problem for part in parts for p in part.images()] == [None] * 6 + ["the cell is empty"]
     nested = pyarrow.table({"image": [{"bytes": d, "path": None} for d in data], "label": list(range(7))})
     pyarrow.parquet.write_table(nested, tmp_path / "hf.parquet", row_group_size=4)
     parts = find_parts([str(tmp_path / "hf.parquet")])
@@ -122,7 +122,7 @@ def test_what_is_not_there_in_a_list_is_a_row(images: list[str], tmp_path: Path)
     (tmp_path / "dangling.jpg").symlink_to("nowhere")
     listed = [images[0], str(tmp_path / "gone.jpg"), str(Path(images[0]).parent), "memory://bucket/gone.png"]
     parts = find_parts([str(tmp_path / "*.jpg")], listed=listed)
-    pictures = [picture for part in parts for picture in part.pictures()]
+    pictures = [picture for part in parts for picture in part.images()]
     assert [picture.name for picture in pictures] == [f"{tmp_path}/dangling.jpg", *listed[:2], *images, listed[3]]
     assert [picture.problem for picture in pictures] == [
         "no such file", None, "no such file", *[None] * 7, "no such file",
@@ -158,7 +158,7 @@ def test_addresses(images: list[str], tmp_path: Path) -> None:
     [
         ("nowhere/photos", "no such file or folder: 'nowhere/photos'"),
         ("nowhere/{0..3}.tar", "no such file or folder: 'nowhere/0.tar'"),
-        ("memory://nowhere", "holds no pictures, shards or Parquet files, or does not exist"),
+        ("memory://nowhere", "holds no images, shards or Parquet files, or does not exist"),
         ("gopher://x/y", "cannot open 'gopher://x/y'"),
     ],
 )

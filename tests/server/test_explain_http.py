@@ -107,7 +107,7 @@ def test_other_labels_by_request(server: RunningServer, folder: Path, photos: li
 def test_a_pickle_in_place_of_weights_is_refused(folder: Path, tmp_path: Path) -> None:
     """The worker of this one imports PyTorch, which could read pickles."""
     from labelwise.core.errors import LabelwiseError
-    from labelwise.server.models import Library
+    from labelwise.server.models import ModelStore
     from labelwise.server.settings import ServeSettings, parse_models
 
     target = tmp_path / "model"
@@ -116,4 +116,4 @@ def test_a_pickle_in_place_of_weights_is_refused(folder: Path, tmp_path: Path) -
     (target / "model.safetensors").write_bytes(pickle.dumps({"weights": [1, 2, 3]}))
     settings = ServeSettings(models=parse_models([str(target)]))
     with pytest.raises(LabelwiseError, match="damaged"):
-        Library(settings, lambda text: None)
+        ModelStore(settings, lambda text: None)

@@ -118,7 +118,7 @@ def test_too_many_files_in_a_form(tiny_server: RunningServer, photos: list[str])
     assert tiny_server.client.post("/predict", files=[("files", body)] * 8).status_code == 200
     answer = tiny_server.client.post("/predict", files=[("files", body)] * 9)
     assert answer.status_code == 413
-    assert "8 pictures" in answer.json()["error"]
+    assert "8 images" in answer.json()["error"]
     other = b'--x\r\nContent-Disposition: form-data; name="other"\r\n\r\n\r\n'
     many = other * (900_000 // len(other)) + b"--x--\r\n"
     kind = {"Content-Type": "multipart/form-data; boundary=x"}

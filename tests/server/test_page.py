@@ -340,7 +340,7 @@ def test_a_format_that_the_browser_cannot_show_gets_its_labels(
     sync_api.expect(visit.page.locator(".frame")).to_have_text("This browser cannot show the file.")
     visit.page.get_by_role("button", name=re.compile("Show the other")).click()
     visit.page.get_by_role("button", name=re.compile("^dog: ")).click()
-    sync_api.expect(visit.page.locator(".message")).to_contain_text("nothing to lay the map over")
+    sync_api.expect(visit.page.locator(".message")).to_contain_text("map cannot be shown")
     assert visit.page.locator(".experts rect").count() == 4
     assert visit.complaints() == []
 
@@ -363,7 +363,7 @@ def test_a_busy_server_is_asked_again_and_a_failing_one_on_request(
     visit.page.route("**/predict?*", refuse)
     visit.page.set_input_files("#files", photos[0])
     message = visit.page.locator(".card .message")
-    sync_api.expect(message).to_have_text("The server is busy; asking again in 1 s …")
+    sync_api.expect(message).to_have_text("The server is busy; retrying in 1 s …")
     sync_api.expect(message).to_have_text("The worker died; send it again")
     visit.page.get_by_role("button", name="Try again").click()
     visit.settle(1)
@@ -378,7 +378,7 @@ def test_other_labels_for_a_model_that_works_on_words(
     visit.add(photos[0])
     visit.page.locator("#model").select_option("words")
     visit.page.get_by_label("Look for other labels").fill(" harbour,seagull , harbour")
-    visit.page.get_by_role("button", name="Use them").click()
+    visit.page.get_by_role("button", name="Search").click()
     sync_api.expect(visit.page.locator("#about")).to_have_text("words looks for harbour, seagull.")
     visit.settle(1)
     other = Tagger(LabelModel.from_pretrained(models["words"]).with_labels(["harbour", "seagull"]))

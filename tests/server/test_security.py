@@ -55,7 +55,7 @@ def test_a_key_of_the_environment_stays_with_the_front(tiny: Path) -> None:
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    from labelwise.server.middleware import Gate, Metrics
+    from labelwise.server.middleware import ApiKeyMiddleware, Metrics
 
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
@@ -64,7 +64,7 @@ def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     async def send(message: Any) -> None:
         seen.append(message)
 
-    gate = Gate(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
+    gate = ApiKeyMiddleware(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
     scope = {"type": "http", "path": "/models", "headers": [(b"x-api-key", b"right")]}
     asyncio.run(gate(scope, None, send))  # type: ignore[arg-type]
     assert compared == [(b"right", b"right")]
@@ -97,7 +97,7 @@ def test_no_file_but_those_of_the_page_is_served(tiny_server: RunningServer, pat
 
 @pytest.mark.parametrize("argument", ["../evil=runs/a", "a/b=runs/a", ".hidden=runs/a", "=runs/a", "a b=runs/a", "a="])
 def test_names_of_models_are_plain(argument: str) -> None:
-    with pytest.raises(LabelwiseError, match=r"name of a model|has no path"):
+    with pytest.raises(LabelwiseError, match=r"valid model name|has no path"):
         parse_models([argument])
 
 
@@ -141,12 +141,12 @@ def test_a_pickle_dressed_as_a_model_is_refused(tmp_path: Path, tiny: Path) -> N
 
 def test_broken_folders_are_told(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker tells the front, which makes it the one line above."""
-    from labelwise.server.models import Library
+    from labelwise.server.models import ModelStore
     from labelwise.server.settings import ServeSettings
 
     def refused(folder: Path) -> str:
         with pytest.raises(LabelwiseError) as caught:
-            Library(ServeSettings(models=parse_models([str(folder)])), lambda text: None)
+            ModelStore(ServeSettings(models=parse_models([str(folder)])), lambda text: None)
         return str(caught.value)
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -87,7 +87,7 @@ def run_job(
             start = time.monotonic()  # the model is loaded: from now on, time grows with the images
 
         def advanced(result: PartResult) -> None:
-            advance(result.pictures)
+            advance(result.images)
 
         summary = lw.predict_job(
             sources,
@@ -109,8 +109,8 @@ def run_job(
             advanced=advanced,
             say=note,
         )
-    speed = summary.pictures / (time.monotonic() - start)
+    speed = summary.images / (time.monotonic() - start)
     note(
-        f"{options.out}: {summary.pictures} images in {summary.parts - summary.already_there} parts "
+        f"{options.out}: {summary.images} images in {summary.parts - summary.already_there} parts "
         f"({speed:.1f} images/s); {summary.errors} of them could not be decoded (column error)"
     )

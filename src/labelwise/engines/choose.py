@@ -86,7 +86,7 @@ def _remembered(file: Path) -> dict[str, Any] | None:
 
 
 def _optimized(module: nn.Module) -> nn.Module:
-    """A whole model is made faster first. That takes seconds, so not for a few pictures."""
+    """A whole model is made faster first. That takes seconds, so not for a few images."""
     return module.optimize() if isinstance(module, LabelModel) else module
 
 

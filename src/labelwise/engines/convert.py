@@ -21,7 +21,7 @@ from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngin
 
 
 def with_constant_padding(network: nn.Module) -> nn.Module:
-    """A copy for pictures whose sides are multiples of the network's stride; it shares nothing with `network`.
+    """A copy for images whose sides are multiples of the network's stride; it shares nothing with `network`.
 
     Convolutions of the tf_ models pad by what the side x of their input needs, (ceil(x / s) - 1) s + (k - 1) d + 1 - x.
     As an expression over an unknown x, carried through dozens of layers, that takes minutes to trace. Where s divides x
@@ -57,11 +57,11 @@ FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "
 KEY = "labelwise"  # under which the metadata is kept inside the file
 
 
-STRIDE = 32  # sides of pictures are multiples of it, where their size is free
+STRIDE = 32  # sides of images are multiples of it, where their size is free
 
 
 def takes_other_sizes(module: nn.Module, size: int) -> bool:
-    """Whether pictures whose sides are other multiples of 32 can go through the converted network.
+    """Whether images whose sides are other multiples of 32 can go through the converted network.
 
     timm knows which families have positions or windows laid out for one size (ViT, Swin and their kin). Some of these
     can lay them out anew, but by Python code that looks at the size, and a converted network holds no such code.
@@ -100,7 +100,7 @@ def open_file(path: Path, family: Family) -> Engine:
 
 
 def _traced(module: nn.Module, size: int) -> ExportedProgram:
-    # The tracer takes a length of 1 for a constant and equal lengths for one: two pictures and, where the size is free,
+    # The tracer takes a length of 1 for a constant and equal lengths for one: two images and, where the size is free,
     # an oblong that gives maps of several rows and columns.
     example = torch.zeros(2, 3, size, size)
     shapes: dict[int, Any] = {0: Dim.DYNAMIC}

@@ -70,7 +70,7 @@ def export_model(
 
 
 def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) -> float:
-    """Over batches of 1, 2 and 5 pictures of noise of the model's size and, with `other_sizes`, of three others. It is
+    """Over batches of 1, 2 and 5 images of noise of the model's size and, with `other_sizes`, of three others. It is
     an error if that is more than TOLERANCE."""
     reference, size = TorchEngine(model.eval()), model.config.preprocessing.size
     shapes = [(1, size, size), (2, size, size), (5, size, size)]
@@ -85,12 +85,12 @@ def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) 
         except Exception as error:  # each engine has its own
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(
-                f"the exported network cannot run {batch} pictures of {width} x {height}: {reason}; nothing was written"
+                f"the exported network cannot run {batch} images of {width} x {height}: {reason}; nothing was written"
             ) from error
         if difference > TOLERANCE:
             raise LabelwiseError(
                 f"the exported network gives other logits than the model (they differ by {difference:.1e} for "
-                f"{batch} pictures of {width} x {height}); nothing was written"
+                f"{batch} images of {width} x {height}); nothing was written"
             )
         largest = max(largest, difference)
     return largest

@@ -1,4 +1,4 @@
-"""Large jobs: the pictures are cut into numbered parts, each part becomes one Parquet file, and what is finished stays
+"""Large jobs: the images are cut into numbered parts, each part becomes one Parquet file, and what is finished stays
 finished. `run_job` does them one after the other in this process, or on Ray."""
 
 from labelwise.jobs.job import JobSettings, JobSummary

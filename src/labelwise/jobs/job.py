@@ -24,7 +24,7 @@ _PART = re.compile(r"part-(\d{6,})\.parquet")
 
 
 class JobSettings(Config):
-    """Everything but the model and the pictures that decides what is written."""
+    """Everything but the model and the images that decides what is written."""
 
     top: int | None = None
     threshold: float | None = None
@@ -40,8 +40,8 @@ class JobSummary:
 
     parts: int
     already_there: int = 0
-    pictures: int = 0  # of this run
-    errors: int = 0  # pictures of this run that cannot be decoded
+    images: int = 0  # of this run
+    errors: int = 0  # images of this run that cannot be decoded
     failed: dict[int, str] = field(default_factory=dict)  # parts that cannot be read, and why
 
 
@@ -132,5 +132,5 @@ def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:
         if before.get(name) != after[name]:
             return f"its {name.replace('_', '-')} is {before.get(name)}, now it is {after[name]}"
     if there.get("source") != now.get("source"):
-        return "its pictures are others, or cut into other parts"
+        return "its images are others, or cut into other parts"
     return "its labels are others"

@@ -1,4 +1,4 @@
-"""A part of a job: where its pictures are, and how they are read. Small enough to be sent to another machine."""
+"""A part of a job: where its images are, and how they are read. Small enough to be sent to another machine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ROWS_AT_ONCE = 100  # of a Parquet file
 _TRIES = 4  # a bucket's hiccup must not cost the part
 
 
-class RawPicture(NamedTuple):
-    """A picture's name and file content, or why there is none."""
+class RawImage(NamedTuple):
+    """An image's name and file content, or why there is none."""
 
     name: str
     data: bytes
@@ -34,14 +34,14 @@ class RawPicture(NamedTuple):
 class Part(Protocol):
     @property
     def count(self) -> int | None:
-        """How many pictures; None if that is only known at its end."""
+        """How many images; None if that is only known at its end."""
 
-    def pictures(self) -> Iterator[RawPicture]: ...
+    def images(self) -> Iterator[RawImage]: ...
 
 
 @dataclass(frozen=True)
 class FilesPart:
-    """Pictures that are files: local ones, or behind any address that fsspec knows."""
+    """Images that are files: local ones, or behind any address that fsspec knows."""
 
     names: tuple[str, ...]
 
@@ -49,8 +49,8 @@ class FilesPart:
     def count(self) -> int:
         return len(self.names)
 
-    def pictures(self) -> Iterator[RawPicture]:
-        ahead: deque[Future[RawPicture]] = deque()
+    def images(self) -> Iterator[RawImage]:
+        ahead: deque[Future[RawImage]] = deque()
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as pool:
             for name in self.names:
                 ahead.append(pool.submit(read_file, name))
@@ -70,16 +70,16 @@ class ShardPart:
     def count(self) -> None:
         return None
 
-    def pictures(self) -> Iterator[RawPicture]:
+    def images(self) -> Iterator[RawImage]:
         with open_shard(self.shard) as archive:
             for member in archive:
                 if member.isfile() and is_image(Path(member.name).name):
-                    yield RawPicture(f"{self.shard}/{member.name}", _content(archive, member))
+                    yield RawImage(f"{self.shard}/{member.name}", _content(archive, member))
 
 
 @dataclass(frozen=True)
 class RowsPart:
-    """Rows of a Parquet file that holds the pictures themselves."""
+    """Rows of a Parquet file that holds the images themselves."""
 
     file: str
     row_group: int
@@ -93,36 +93,36 @@ class RowsPart:
     def count(self) -> int:
         return self.stop - self.start
 
-    def pictures(self) -> Iterator[RawPicture]:
+    def images(self) -> Iterator[RawImage]:
 
         columns = [self.column] if self.name_column is None else [self.column, self.name_column]
         with open_parquet(self.file) as file, readable(self.file):
-            # A row group may hold a million pictures: it is read piece by piece, up to this part's end.
+            # A row group may hold a million images: it is read piece by piece, up to this part's end.
             place = 0
             for piece in file.iter_batches(_ROWS_AT_ONCE, row_groups=[self.row_group], columns=columns):
                 start, stop = (min(max(row - place, 0), len(piece)) for row in (self.start, self.stop))
                 for row, cells in enumerate(piece.slice(start, stop - start).to_pylist(), place + start):
-                    yield self._picture(cells, f"{self.file}#{self.first + row - self.start}")
+                    yield self._image(cells, f"{self.file}#{self.first + row - self.start}")
                 place += len(piece)
                 if place >= self.stop:
                     break
 
-    def _picture(self, row: dict[str, Any], place: str) -> RawPicture:
+    def _image(self, row: dict[str, Any], place: str) -> RawImage:
         cell = row[self.column]
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         name = row.get(self.name_column or "") or (cell.get("path") if isinstance(cell, dict) else None) or place
-        return RawPicture(str(name), data or b"", None if data else "the cell is empty")
+        return RawImage(str(name), data or b"", None if data else "the cell is empty")
 
 
-def read_file(name: str) -> RawPicture:
-    """A file that is not there is that picture's problem; a disk or network that fails is the whole part's."""
+def read_file(name: str) -> RawImage:
+    """A file that is not there is that image's problem; a disk or network that fails is the whole part's."""
     for attempt in range(_TRIES):
         try:
-            return RawPicture(name, _read(name))
+            return RawImage(name, _read(name))
         except FileNotFoundError:
-            return RawPicture(name, b"", "no such file")
+            return RawImage(name, b"", "no such file")
         except (IsADirectoryError, PermissionError) as error:
-            return RawPicture(name, b"", error.strerror or type(error).__name__)
+            return RawImage(name, b"", error.strerror or type(error).__name__)
         except Exception as error:  # each file system has its own exceptions
             if "://" not in name or attempt == _TRIES - 1:
                 raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
@@ -180,7 +180,7 @@ def open_parquet(file: str) -> Iterator[Any]:
 
 
 def parquet_parts(file: str, part_size: int, column: str | None) -> Iterator[RowsPart | str]:
-    """Parts of a file that holds pictures; of one that holds paths, the paths."""
+    """Parts of a file that holds images; of one that holds paths, the paths."""
     with open_parquet(file) as opened:
         schema = opened.schema_arrow
         column = _image_column(file, schema, column)
@@ -210,11 +210,11 @@ def _image_column(file: str, schema: Any, wanted: str | None) -> str:
     if column is None:
         raise LabelwiseError(f"{file!r} has no image column: it has {', '.join(schema.names)}; say --column NAME")
     kind = schema.field(column).type
-    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # how Hugging Face's datasets keep pictures
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # how Hugging Face's datasets keep images
         return column
     if not (_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
         raise LabelwiseError(
-            f"{file!r}: the column {column!r} holds {kind}, neither paths nor pictures; say --column NAME"
+            f"{file!r}: the column {column!r} holds {kind}, neither paths nor images; say --column NAME"
         )
     return column
 

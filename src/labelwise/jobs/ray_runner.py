@@ -19,7 +19,7 @@ from labelwise.jobs.job import JobSettings
 from labelwise.jobs.parts import Part
 from labelwise.jobs.run import ModelFiles, PartResult, PartWorker, open_tagger
 
-_MOST_ATTEMPTS = 6  # at a part: one whose pictures kill every process that opens them must not go on for ever
+_MOST_ATTEMPTS = 6  # at a part: one whose images kill every process that opens them must not go on for ever
 
 
 class _Attempts:
@@ -53,7 +53,7 @@ class _RayWorker:
 
         with suppress(ray.exceptions.RayError):  # whoever counts was killed, too: the work matters more
             if ray.get(self._attempts.begin.remote(number)) > _MOST_ATTEMPTS:
-                return PartResult(number, problem=f"its process died {_MOST_ATTEMPTS} times; is a picture too large?")
+                return PartResult(number, problem=f"its process died {_MOST_ATTEMPTS} times; is an image too large?")
         return self._work(number, part)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class PartResult:
     number: int
     content: bytes = b""  # a Parquet file
-    pictures: int = 0
-    errors: int = 0  # pictures that have an error instead of labels
+    images: int = 0
+    errors: int = 0  # images that have an error instead of labels
     problem: str | None = None  # why the part could not be done at all
 
 
@@ -61,9 +61,9 @@ class PartWorker:
         problems: list[str | None] = []
 
         def contents() -> Iterator[Encoded]:
-            for picture in part.pictures():
-                problems.append(picture.problem and str(BadImageError(picture.name, picture.problem)))
-                yield Encoded(picture.name, picture.data)
+            for image in part.images():
+                problems.append(image.problem and str(BadImageError(image.name, image.problem)))
+                yield Encoded(image.name, image.data)
 
         predictions = self._tagger.stream(contents(), batch_size=self._settings.batch_size, on_bad_image="skip")
         for number, prediction in enumerate(predictions):
@@ -154,14 +154,14 @@ def run_job(
     runner: Runner = "local",
     address: str | None = None,
     workers: int | None = None,
-    started: Callable[[JobSummary, int | None], None] = lambda summary, pictures: None,
+    started: Callable[[JobSummary, int | None], None] = lambda summary, images: None,
     advanced: Callable[[PartResult], None] = lambda result: None,
     say: Callable[[str], None] | None = None,
 ) -> JobSummary:
     """Predict all `parts` into the folder `out`, except those that an earlier run finished.
 
     A part that cannot be read (a broken shard) does not keep the others from being done; it raises at the end.
-    `started` is told what is there already and how many pictures are to come, `advanced` each part that ended.
+    `started` is told what is there already and how many images are to come, `advanced` each part that ended.
     """
     folder, files = JobFolder(out), ModelFiles.read(model)
     counts = [part.count for part in parts]
@@ -171,7 +171,7 @@ def run_job(
         engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).family
         settings = settings.model_copy(update={"engine": engine})
     # Opened again by its name, as every later run and every worker will: "auto" leaves PyTorch unoptimised for a few
-    # pictures, which differs in the last digits.
+    # images, which differs in the last digits.
     tagger = open_tagger(model, settings)
     folder.start(files.fingerprint, parts, tagger.labels, settings)
 
@@ -192,7 +192,7 @@ def run_job(
             summary.failed[result.number] = result.problem
         else:
             folder.write_part(result.number, result.content)
-            summary.pictures += result.pictures
+            summary.images += result.images
             summary.errors += result.errors
         advanced(result)
     if summary.failed:

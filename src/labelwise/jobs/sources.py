@@ -20,15 +20,15 @@ def find_parts(
 ) -> list[Part]:
     """Folders, files, patterns (`*.tar`, `{000..099}.tar`) and addresses (`s3://…`), in their order.
 
-    Pictures that are files are cut into parts of `part_size`; a tar shard is one part; Parquet that holds pictures is
-    cut within its row groups. What is `listed` follows; of that, a picture that is not there becomes a row that says
+    Images that are files are cut into parts of `part_size`; a tar shard is one part; Parquet that holds images is
+    cut within its row groups. What is `listed` follows; of that, an image that is not there becomes a row that says
     so, where a source that is not there is an error.
     """
     if part_size < 1:
-        raise LabelwiseError(f"a part of {part_size} pictures is too small; give 1 or more")
+        raise LabelwiseError(f"a part of {part_size} images is too small; give 1 or more")
     found = chain(
         chain.from_iterable(map(_files, sources)),
-        chain.from_iterable([name] if _is_picture(name) else _files(name) for name in listed),
+        chain.from_iterable([name] if _is_image(name) else _files(name) for name in listed),
     )
     entries = chain.from_iterable(_entries(name, part_size, column) for name in found)
     parts: list[Part] = []
@@ -40,12 +40,12 @@ def find_parts(
         else:
             parts += cast(Iterator[Part], group)
     if not parts:
-        raise LabelwiseError("there is nothing to predict: the sources hold no pictures")
+        raise LabelwiseError("there is nothing to predict: the sources hold no images")
     return parts
 
 
-def _is_picture(name: str) -> bool:
-    """Whether a name of a list means one file, which is taken for a picture even if it is not there."""
+def _is_image(name: str) -> bool:
+    """Whether a name of a list means one file, which is taken for an image even if it is not there."""
     if os.path.isdir(name) or file_kind(name) in ("shard", "parquet"):
         return False
     if "://" in name:
@@ -54,7 +54,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:
-    """A picture's name, or parts of what holds many. What is neither is taken for a picture: somebody named it."""
+    """An image's name, or parts of what holds many. What is neither is taken for an image: somebody named it."""
     kind = file_kind(name)
     if kind == "shard":
         yield ShardPart(name)
@@ -72,7 +72,7 @@ def _files(source: str) -> Iterator[str]:
 
 def _local(source: str) -> Iterable[str]:
     if os.path.isdir(source):
-        # What a job wrote into a folder among the pictures is no source of the next run.
+        # What a job wrote into a folder among the images is no source of the next run.
         folders = ((parent, names) for parent, names in walk(source) if ABOUT not in names)
         files = (os.path.join(parent, name) for parent, names in folders for name in names)
         return _one_kind(source, files) or (str(image) for image in find_images(source))
@@ -103,7 +103,7 @@ def _remote(address: str) -> list[str]:
     except Exception as error:  # each file system has its own exceptions
         raise LabelwiseError(f"cannot list {address!r} ({type(error).__name__}: {error})") from None
     if not found:
-        raise LabelwiseError(f"{address!r} holds no pictures, shards or Parquet files, or does not exist")
+        raise LabelwiseError(f"{address!r} holds no images, shards or Parquet files, or does not exist")
     return [system.unstrip_protocol(name) for name in found]
 
 
@@ -115,11 +115,11 @@ def _visible(folder: str, files: list[str]) -> list[str]:
 
 
 def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
-    """The shards or Parquet files of a folder, sorted; none if it holds pictures."""
+    """The shards or Parquet files of a folder, sorted; none if it holds images."""
     by_kind: dict[FileKind, list[str]] = {}
     for file in files:
         kind = file_kind(file)
-        if kind and not (kind == "image" and kind in by_kind):  # of pictures it matters only that there are some
+        if kind and not (kind == "image" and kind in by_kind):  # of images it matters only that there are some
             by_kind.setdefault(kind, []).append(file)
     if len(by_kind) > 1:
         raise LabelwiseError(

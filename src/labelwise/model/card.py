@@ -127,7 +127,9 @@ def _metadata(config: ModelConfig, name: str | None, license: str | None, measur
 
 
 def _introduction(config: ModelConfig) -> str:
-    says = "every label that applies to a photo" if config.task == "multi-label" else "the one label that fits a photo"
+    says = (
+        "every label that applies to an image" if config.task == "multi-label" else "the one label that fits an image"
+    )
     looks = ", how sure it is, and where it looked" if config.head.has_attention else ", and how sure it is"
     return f"Says {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
 
@@ -211,15 +213,15 @@ def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
 
 
 def _input(config: ModelConfig) -> str:
-    picture = config.preprocessing
+    expects = config.preprocessing
     ways = {
-        "squash": "the whole picture, both sides resized",
-        "crop": f"the centre, after the shorter side was resized to {picture.shorter_side}",
-        "pad": "the whole picture, grey bars at the shorter sides",
+        "squash": "the whole image, both sides resized",
+        "crop": f"the centre, after the shorter side was resized to {expects.shorter_side}",
+        "pad": "the whole image, grey bars at the shorter sides",
     }
     return (
-        f"RGB, {picture.size} x {picture.size} pixels: {ways[picture.resize]} ({picture.interpolation}); scaled to "
-        f"0..1, minus mean {picture.mean}, by deviation {picture.std}. labelwise does this itself."
+        f"RGB, {expects.size} x {expects.size} pixels: {ways[expects.resize]} ({expects.interpolation}); scaled to "
+        f"0..1, minus mean {expects.mean}, by deviation {expects.std}. labelwise does this itself."
     )
 
 

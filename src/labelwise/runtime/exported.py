@@ -28,7 +28,7 @@ class ExportConfig(Config):
 
     kind: ExportFormat
     precision: Literal["float32", "int8"] = "float32"
-    other_sizes: bool  # pictures whose sides are any multiples of 32 go through it, else those of the model's size only
+    other_sizes: bool  # images whose sides are any multiples of 32 go through it, else those of the model's size only
     difference: float | None = None  # the largest one between its outputs and the model's, relative
     mean_average_precision: dict[str, float] | None = None  # INT8: percent on the calibration images, before and after
     made_with: dict[str, str] = Field(default_factory=dict)

@@ -52,7 +52,7 @@ class OnnxEngine:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors alone
         # A number of its own choice would also tie each thread to a core, and idle threads would spin: both take the
-        # cores from the threads that decode the next pictures.
+        # cores from the threads that decode the next images.
         options.intra_op_num_threads = thread_count()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:

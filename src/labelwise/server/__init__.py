@@ -1,1 +1,1 @@
-"""Models over HTTP: one front process that speaks HTTP and checks limits, and worker processes that hold the models."""
+"""Models over HTTP: a front process speaks HTTP and enforces the limits, worker processes hold the models."""

@@ -1,4 +1,4 @@
-"""The HTTP API: its addresses, and how its errors look."""
+"""The HTTP API: its routes, and the form of its errors."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from starlette.types import ASGIApp
 
 from labelwise.core.errors import unknown_name
 from labelwise.server import schema
-from labelwise.server.middleware import Gate
+from labelwise.server.middleware import ApiKeyMiddleware
 from labelwise.server.service import Service, add_pages, json_response
 from labelwise.server.uploads import Problem, error_body
 
-_PICTURE_PROBLEMS = schema.problems(401, 404, 408, 413, 422, 429, 503)
+_IMAGE_PROBLEMS = schema.problems(401, 404, 408, 413, 422, 429, 503)
 _PREDICT: dict[str, Any] = {
     "response_model": schema.Predictions,
-    "responses": _PICTURE_PROBLEMS,
-    "openapi_extra": schema.picture_body(several=True),
+    "responses": _IMAGE_PROBLEMS,
+    "openapi_extra": schema.image_body(several=True),
 }
 _EXPLAIN: dict[str, Any] = {
     "response_model": schema.Explanation,
-    "responses": _PICTURE_PROBLEMS,
-    "openapi_extra": schema.picture_body(several=False),
+    "responses": _IMAGE_PROBLEMS,
+    "openapi_extra": schema.image_body(several=False),
 }
 PredictQuery = Annotated[schema.PredictQuery, Query()]
 ExplainQuery = Annotated[schema.ExplainQuery, Query()]
 
 
 def create_app(service: Service, *, key: str | None, log: Callable[[str], None] | None = None) -> ASGIApp:
-    app = FastAPI(title="labelwise", description="Which labels apply to a picture.", docs_url=None, redoc_url=None)
+    app = FastAPI(title="labelwise", description="Multi-label image classification.", docs_url=None, redoc_url=None)
     _add_state_routes(app, service)
-    _add_picture_routes(app, service)
+    _add_image_routes(app, service)
     _add_problem_handlers(app)
     page_paths = add_pages(app)
-    return Gate(app, key=key, open_paths={"/health", "/ready", *page_paths}, metrics=service.metrics, log=log)
+    return ApiKeyMiddleware(
+        app, key=key, open_paths={"/health", "/ready", *page_paths}, metrics=service.metrics, log=log
+    )
 
 
 def _add_state_routes(app: FastAPI, service: Service) -> None:
-    @app.head("/health", include_in_schema=False)  # what some load balancers ask
+    @app.head("/health", include_in_schema=False)  # some load balancers use HEAD
     @app.get("/health", response_model=schema.Status)
     async def health() -> Response:
         """Whether the server is alive."""
@@ -51,43 +53,45 @@ def _add_state_routes(app: FastAPI, service: Service) -> None:
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready", response_model=schema.Status, responses=schema.problems(503))
     async def ready() -> Response:
-        """Whether it takes pictures now."""
+        """Whether the server accepts images now."""
         if service.stopping or not service.pool.ready:
-            raise Problem(503, "the server is stopping" if service.stopping else "no worker is ready; wait a moment")
+            raise Problem(
+                503, "the server is stopping" if service.stopping else "no worker is ready yet; retry in a moment"
+            )
         return json_response(b'{"status":"ready"}')
 
     text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
     @app.get("/metrics", response_class=Response, responses={**text, **schema.problems(401)})
     async def metrics() -> Response:
-        """Numbers for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @app.get("/models", response_model=schema.Models, responses=schema.problems(401))
     async def models() -> dict[str, Any]:
-        """The models, their labels and what they can do."""
+        """The models with their labels, thresholds and abilities."""
         return {"models": service.pool.models}
 
 
-def _add_picture_routes(app: FastAPI, service: Service) -> None:
+def _add_image_routes(app: FastAPI, service: Service) -> None:
     @app.post("/predict", **_PREDICT)
     async def predict(request: Request, query: PredictQuery) -> Response:
-        """Labels of a picture, or of several in a form, by the default model."""
+        """Predict the labels of one image, or of several in a form, with the default model."""
         return await service.predict(request, None, query)
 
     @app.post("/models/{name}/predict", **_PREDICT)
     async def predict_with(name: str, request: Request, query: PredictQuery) -> Response:
-        """Labels of a picture, or of several in a form."""
+        """Predict the labels of one image, or of several in a form."""
         return await service.predict(request, name, query)
 
     @app.post("/explain", **_EXPLAIN)
     async def explain(request: Request, query: ExplainQuery) -> Response:
-        """Where the default model looked for labels, and which experts they relied on."""
+        """Show where the default model looked for each label, and which experts it used."""
         return await service.explain(request, None, query)
 
     @app.post("/models/{name}/explain", **_EXPLAIN)
     async def explain_with(name: str, request: Request, query: ExplainQuery) -> Response:
-        """Where a model looked for labels, and which experts they relied on."""
+        """Show where a model looked for each label, and which experts it used."""
         return await service.explain(request, name, query)
 
 
@@ -107,5 +111,5 @@ def _add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        what = "nothing is at this address" if error.status_code == HTTPStatus.NOT_FOUND else str(error.detail)
+        what = "there is no such address" if error.status_code == HTTPStatus.NOT_FOUND else str(error.detail)
         return json_response(error_body(f"{what}; see /docs"), error.status_code, error.headers)

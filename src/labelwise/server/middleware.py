@@ -1,4 +1,4 @@
-"""Around every request: the key is checked, and the answer is counted."""
+"""Around every request: check the API key, count and log the response."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
+    """Prometheus metrics of this server."""
+
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -29,16 +31,14 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._batches = Histogram(
-            "labelwise_batch_size", "Pictures in a batch.", buckets=_SIZES, registry=self._registry
-        )
-        self._model_seconds = Counter("labelwise_model_seconds", "Time in the models.", registry=self._registry)
-        self._restarts = Counter("labelwise_worker_restarts", "Workers that died.", registry=self._registry)
-        self._queue = Gauge("labelwise_queue_length", "Pictures accepted and not answered.", registry=self._registry)
-        self._workers = Gauge("labelwise_workers_ready", "Workers that take pictures.", registry=self._registry)
+        self._batches = Histogram("labelwise_batch_size", "Images in a batch.", buckets=_SIZES, registry=self._registry)
+        self._model_seconds = Counter("labelwise_model_seconds", "Time spent in the models.", registry=self._registry)
+        self._restarts = Counter("labelwise_worker_restarts", "Workers that were replaced.", registry=self._registry)
+        self._queue = Gauge("labelwise_queue_length", "Images accepted but not answered yet.", registry=self._registry)
+        self._workers = Gauge("labelwise_workers_ready", "Workers that are ready.", registry=self._registry)
 
     def watch(self, *, queue: Callable[[], float], workers: Callable[[], float]) -> None:
-        """Functions that are asked when somebody looks."""
+        """Functions that are called when the metrics are read."""
         self._queue.set_function(queue)
         self._workers.set_function(workers)
 
@@ -60,8 +60,16 @@ class Metrics:
 _ENDPOINTS = frozenset({"predict", "explain", "models", "metrics", "health", "ready"})
 
 
-class Gate:
-    """`log` gets a line for each request, if there is one."""
+class ApiKeyMiddleware:
+    """Refuses requests without the API key; counts and logs all.
+
+    Args:
+        app: The application behind it.
+        key: What clients must send; None lets everybody in.
+        open_paths: Paths that need no key.
+        metrics: Counts every response.
+        log: Called with one line per request.
+    """
 
     def __init__(
         self,
@@ -81,7 +89,7 @@ class Gate:
             return
         start, status = time.perf_counter(), 500
 
-        async def send_and_see(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -89,16 +97,16 @@ class Gate:
 
         try:
             if self._may_pass(scope):
-                await self._app(scope, receive, send_and_see)
+                await self._app(scope, receive, send_and_note)
             else:
-                await _refuse(send_and_see)
+                await _refuse(send_and_note)
         finally:
             last = scope["path"].rpartition("/")[2]
-            endpoint = last if last in _ENDPOINTS else "other"  # names that strangers make up must not become metrics
+            endpoint = last if last in _ENDPOINTS else "other"  # paths that clients invent must not become metrics
             seconds = time.perf_counter() - start
             self._metrics.answered(endpoint, status, seconds)
             if self._log is not None:
-                # The address as it came, percent-encoded: it cannot hold a line break that forges a line.
+                # The path as sent, percent-encoded: it cannot contain a line break that forges a line.
                 address = scope["raw_path"].decode("ascii", "replace")
                 self._log(f"{scope['method']} {address} {status} {1e3 * seconds:.0f} ms")
 
@@ -107,13 +115,13 @@ class Gate:
             return True
         headers = Headers(scope=scope)
         given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        # In constant time: how long a comparison takes must not tell how much of a guess was right.
+        # In constant time: the duration must not reveal how much of a guess was right.
         return hmac.compare_digest(given.encode("latin-1"), self._key)
 
 
 async def _refuse(send: Send) -> None:
-    body = error_body("this server needs its API key: send it in the header X-API-Key")
+    body = error_body("this server requires an API key; send it in the header X-API-Key")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request's body is not read
+    headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request body is not read
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": body})

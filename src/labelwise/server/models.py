@@ -1,4 +1,7 @@
-"""The models that a worker holds, and the same ones with other labels."""
+"""The models that a worker holds, and what they answer: one JSON text per image.
+
+Exported models are served without PyTorch: it is imported where a model in memory needs it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ import numpy as np
 
 from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.preprocessing import InputTransform
 from labelwise.engines.load import load, require_network
-from labelwise.runtime.exported import find_export
+from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.prediction import Prediction, probabilities
 from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
@@ -23,42 +25,35 @@ if TYPE_CHECKING:
     from labelwise.heads.base import HeadDetails
     from labelwise.model.model import LabelModel
 
-_RELABELLED = 16  # models with other labels that are kept; they share all weights but the words
-_MANY = 1_000_000  # pictures to come, for the choice of an engine: measuring it pays
+_RELABELLED = 16  # relabelled models that are kept; they share all weights but the word vectors
+_MANY = 1_000_000  # images to come: enough for measuring the engines to pay
+_DIGITS = 6
 
 
-class Served:
-    """A tagger and what turns pictures into its inputs."""
+class ModelStore:
+    """The models by name, and copies of them with other labels.
 
-    def __init__(self, tagger: Tagger, model: LabelModel | None) -> None:
-        self.tagger, self.model = tagger, model  # an exported model has no inside to look at
-        self.transform = InputTransform(tagger.config.preprocessing)
+    Args:
+        settings: Which models to load, and how.
+        say: Told in one line which engine was chosen.
+    """
 
-    def warm_up(self) -> Served:
-        """The first run of an engine allocates and compiles: nobody should wait for that."""
-        size = self.tagger.config.preprocessing.size
-        self.tagger.logits(np.zeros((1, 3, size, size), np.float32))
-        return self
-
-
-class Library:
     def __init__(self, settings: ServeSettings, say: Callable[[str], None]) -> None:
-        self._served = {model.name: _open(model, settings, say) for model in settings.models}
-        self._relabelled: OrderedDict[tuple[str, tuple[str, ...]], Served] = OrderedDict()
+        self._models = {model.name: _open(model, settings, say) for model in settings.models}
+        self._relabelled: OrderedDict[tuple[str, tuple[str, ...]], Tagger] = OrderedDict()
         self._lock = Lock()
 
-    def served(self, name: str, labels: Sequence[str] | None) -> Served:
-        """The model of this name, or a sister of it with these labels; several threads may ask."""
-        original = self._served[name]
+    def get(self, name: str, labels: Sequence[str] | None) -> Tagger:
+        """The model of this name, or a copy of it with these labels. Thread-safe."""
+        original = self._models[name]
         if labels is None:
             return original
-        if original.model is None:
-            raise LabelwiseError(f"the labels of the model {name!r} are fixed: it is an exported one")
+        if isinstance(original.model, ExportedModel):
+            raise LabelwiseError(f"the labels of the model {name!r} are fixed, because it is exported")
         key = (name, tuple(labels))
         with self._lock:
             if key not in self._relabelled:
-                model = original.model.with_labels(labels).eval()
-                self._relabelled[key] = Served(Tagger(model), model)
+                self._relabelled[key] = Tagger(require_network(original.model).with_labels(labels).eval())
                 if len(self._relabelled) > _RELABELLED:
                     self._relabelled.popitem(last=False)
             self._relabelled.move_to_end(key)
@@ -67,48 +62,38 @@ class Library:
     def describe(self) -> list[dict[str, Any]]:
         """What GET /models says of each."""
         return [
-            {"name": name, "default": number == 0, **_describe(served)}
-            for number, (name, served) in enumerate(self._served.items())
+            {"name": name, "default": number == 0, **_describe(tagger)}
+            for number, (name, tagger) in enumerate(self._models.items())
         ]
 
 
-def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None]) -> Served:
-    if find_export(model.source) is None:
-        tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
-        return Served(tagger, require_network(tagger.model)).warm_up()
-    return Served(load(model.source, engine=settings.engine), None).warm_up()
+def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None]) -> Tagger:
+    tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
+    size = tagger.config.preprocessing.size
+    tagger.logits(np.zeros((1, 3, size, size), np.float32))  # the first run allocates and compiles
+    return tagger
 
 
-def _describe(served: Served) -> dict[str, Any]:
-    tagger = served.tagger
-    picture = tagger.config.preprocessing
+def _describe(tagger: Tagger) -> dict[str, Any]:
+    preprocessing = tagger.config.preprocessing
     content: dict[str, Any] = {
         "task": tagger.config.task,
         "labels": list(tagger.labels),
         "thresholds": {label: round(threshold, 6) for label, threshold in tagger.thresholds.items()},
         "engine": tagger.family,
-        "size": picture.size,
-        "resize": picture.resize,
-        "crop_ratio": picture.crop_ratio,
+        "size": preprocessing.size,
+        "resize": preprocessing.resize,
+        "crop_ratio": preprocessing.crop_ratio,
     }
-    return content | _abilities(served.model)
-
-
-def _abilities(model: LabelModel | None) -> dict[str, bool]:
-    if model is None:
-        return {"words": False, "explain": False, "attention": False, "experts": False}
-    from labelwise.analysis.experts import shared_experts
-    from labelwise.analysis.maps import natural_method
-
-    return {
-        "words": model.config.head.takes_new_labels and model.config.words is not None,
+    if isinstance(tagger.model, ExportedModel):
+        return content | {"words": False, "explain": False, "attention": False, "experts": False}
+    config = require_network(tagger.model).config
+    return content | {
+        "words": config.head.takes_new_labels and config.words is not None,
         "explain": True,
-        "attention": natural_method(model) == "attention",
-        "experts": shared_experts(model.config) is not None,
+        "attention": config.head.has_attention,
+        "experts": config.head.expert_counts is not None,
     }
-
-
-_DIGITS = 6
 
 
 def predicted(tagger: Tagger, scores: Doubles, options: dict[str, Any]) -> bytes:
@@ -121,34 +106,34 @@ def predicted(tagger: Tagger, scores: Doubles, options: dict[str, Any]) -> bytes
     return _json(content)
 
 
-def explained(name: str, served: Served, image: Floats, options: dict[str, Any]) -> bytes:
+def explained(name: str, tagger: Tagger, image: Floats, options: dict[str, Any]) -> bytes:
     """The whole answer of /explain for an input [3, size, size]."""
+    if isinstance(tagger.model, ExportedModel):
+        raise LabelwiseError(f"the model {name!r} is exported: it predicts, but cannot explain")
     import torch
 
     from labelwise.analysis.maps import label_maps, natural_method
 
-    model, labels = served.model, served.tagger.labels
-    if model is None:
-        raise LabelwiseError(f"the model {name!r} is an exported one: it predicts, and shows nothing of its inside")
+    model = require_network(tagger.model)
     inputs = torch.from_numpy(image)[None].to(next(model.parameters()).device)  # [1, 3, size, size]
     with torch.inference_mode():
         details = model.details(inputs)
-    scores = probabilities(details.logits.float().cpu().numpy(), model.config)[0]  # [N]
-    prediction = Prediction(served.tagger.config, "", scores)
+    scores = probabilities(details.logits.float().cpu().numpy(), tagger.config)[0]  # [N]
+    prediction = Prediction(tagger.config, "", scores)
     shown = _shown(prediction, options["maps"])
+    columns = [tagger.labels.index(label) for label in shown]
     method = natural_method(model)
     if method == "attention":
-        maps = details.label_attention[0][[labels.index(label) for label in shown]]  # [n, H, W]
+        maps = details.label_attention[0][columns]  # [n, H, W]
     else:
-        numbers = torch.tensor([[labels.index(label) for label in shown]], device=inputs.device)
-        maps = label_maps(model, inputs, numbers, method=method)[0]
+        maps = label_maps(model, inputs, torch.tensor([columns], device=inputs.device), method=method)[0]
     return _json(
         {
             "model": name,
             "labels": _rounded(prediction.all_scores),
             "maps": dict(zip(shown, _lists(maps.float().cpu().numpy()), strict=True)),
             "kind": method,
-            "experts": _experts(served, details),
+            "experts": _experts(model, details),
         }
     )
 
@@ -163,20 +148,18 @@ def _shown(prediction: Prediction, wanted: list[str] | None) -> list[str]:
     return wanted
 
 
-def _experts(served: Served, details: HeadDetails) -> dict[str, Any] | None:
-    """The gates of the last expert layer on this picture, label by label."""
-    from labelwise.analysis.experts import shared_experts
-
-    assert served.model is not None
-    shared = shared_experts(served.model.config)
-    if shared is None or not details.gates:
+def _experts(model: LabelModel, details: HeadDetails) -> dict[str, Any] | None:
+    """The gates of the last expert layer on this image, label by label."""
+    counts = model.config.head.expert_counts
+    if counts is None or not details.gates:
         return None
-    weights = details.gates[-1][0][details.label_query].float().cpu().numpy()  # [N, n_t + n_s], own ones first
+    shared = counts[1]
+    weights = details.gates[-1][0][details.label_query].float().cpu().numpy()  # [N, n_t + n_s], task experts first
     own = weights.shape[1] - shared
     names = ["own"] if own == 1 else [f"own {number}" for number in range(own)]
     return {
         "names": [*names, *(f"shared {number}" for number in range(shared))],
-        "weights": dict(zip(served.tagger.labels, _lists(weights), strict=True)),
+        "weights": dict(zip(model.labels, _lists(weights), strict=True)),
     }
 
 
@@ -185,7 +168,7 @@ def _rounded(scores: dict[str, float]) -> dict[str, float]:
 
 
 def _lists(values: Floats) -> list[Any]:
-    """Nested lists with as many digits as a picture needs: a map's float32 would be three times as long in JSON."""
+    """Nested lists of rounded numbers: a float32 in full would be three times as long in JSON."""
     rounded: list[Any] = values.astype(np.float64).round(_DIGITS).tolist()
     return rounded
 

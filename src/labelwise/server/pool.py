@@ -1,6 +1,6 @@
-"""The front's side of the workers: who gets which picture, and what happens when one dies.
+"""The pool of workers, seen from the front process: which worker gets which image, and what happens if one dies.
 
-Every accepted picture stays in the front's memory until it is answered, so the death of a worker loses none.
+Every accepted image stays in the front's memory until it is answered, so a dying worker loses none.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from labelwise.server.middleware import Metrics
 from labelwise.server.protocol import Reply, WorkerProcess
 from labelwise.server.settings import ServeSettings
 
-_DEATHS = 2  # workers that a picture may take with it before it is refused
-_LONGEST_PAUSE = 30.0  # seconds between two attempts to start a worker that dies again and again
-_LOOK = 1.0  # seconds between two looks for workers that hang
+_DEATHS = 2  # an image that was in work when this many workers died is refused
+_LONGEST_PAUSE = 30.0  # seconds between attempts to start a worker that keeps dying
+_LOOK = 1.0  # seconds between checks for hanging workers
 
 
 class Answer(NamedTuple):
@@ -27,8 +27,8 @@ class Answer(NamedTuple):
     text: bytes
 
 
-class Picture:
-    """An accepted picture, until it is answered."""
+class QueuedImage:
+    """An accepted image, until it is answered."""
 
     def __init__(self, number: int, options: bytes, body: bytes, answer: asyncio.Future[Answer]) -> None:
         self.number, self.options, self.body, self.answer = number, options, body, answer
@@ -36,26 +36,28 @@ class Picture:
 
 
 class _Slot:
-    """A place for a worker: the process that fills it changes when one dies."""
+    """The place of one worker; a dead worker is replaced in it."""
 
     def __init__(self) -> None:
-        self.worker: WorkerProcess | None = None  # None while none is ready
-        self.pictures: dict[int, Picture] = {}  # that it has and has not answered
-        self.heard = 0.0  # when it last answered, or got something to do
+        self.worker: WorkerProcess | None = None  # None until one is ready
+        self.images: dict[int, QueuedImage] = {}  # in work
+        self.heard = 0.0  # when it last answered or was given work
 
     @property
     def has_suspect(self) -> bool:
-        return any(picture.deaths for picture in self.pictures.values())
+        return any(image.deaths for image in self.images.values())
 
 
 class Pool:
+    """Hands images to the workers and keeps the workers alive."""
+
     def __init__(self, settings: ServeSettings, threads: int, metrics: Metrics, say: Callable[[str], None]) -> None:
         self._settings, self._metrics, self._say = settings, metrics, say
         self._threads = max(1, threads // settings.workers)
-        # One batch in the model, the next one being decoded, and a few more so that neither ever waits for the front.
+        # One batch in the model, the next one being decoded, and a few more, so that neither waits for the front.
         self._window = 2 * settings.batch_size + self._threads
         self._slots = [_Slot() for _ in range(settings.workers)]
-        self._waiting: deque[Picture] = deque()
+        self._waiting: deque[QueuedImage] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = 0
         self.unanswered = 0
@@ -69,8 +71,8 @@ class Pool:
         return sum(slot.worker is not None for slot in self._slots)
 
     async def start(self) -> None:
-        """Returns when all workers are ready; a model that cannot be loaded is a LabelwiseError."""
-        # One after the other: the first one may convert the model and measure engines, the others read what it found.
+        """Start all workers. A model that cannot be loaded is a LabelwiseError."""
+        # One by one: the first may convert the model and measure engines, the others reuse its result.
         for slot in self._slots:
             await self._load(slot)
             self._tasks.append(asyncio.create_task(self._keep(slot)))
@@ -83,20 +85,20 @@ class Pool:
         workers = [slot.worker for slot in self._slots if slot.worker is not None]
         await asyncio.gather(*(worker.end() for worker in workers))
 
-    def has_room(self, pictures: int) -> bool:
-        return self.unanswered + pictures <= self._settings.queue
+    def has_room(self, images: int) -> bool:
+        return self.unanswered + images <= self._settings.queue
 
     def submit(self, options: dict[str, Any], body: bytes) -> asyncio.Future[Answer]:
-        """Accept a picture; whoever calls has looked whether there is room."""
+        """Accept an image; the caller has checked `has_room`."""
         loop = asyncio.get_running_loop()
         self._numbers += 1
         answer: asyncio.Future[Answer] = loop.create_future()
-        picture = Picture(self._numbers, json.dumps(options).encode(), body, answer)
-        late = loop.call_later(self._settings.timeout, self._refuse, picture, "took too long; try again later")
+        image = QueuedImage(self._numbers, json.dumps(options).encode(), body, answer)
+        late = loop.call_later(self._settings.timeout, self._refuse, image, "took too long; try again later")
         answer.add_done_callback(lambda _: self._done(late))
         self.unanswered += 1
         self.idle.clear()
-        self._waiting.append(picture)
+        self._waiting.append(image)
         self._hand_out()
         return answer
 
@@ -106,36 +108,36 @@ class Pool:
         if not self.unanswered:
             self.idle.set()
 
-    def _refuse(self, picture: Picture, reason: str) -> None:
-        if not picture.answer.done():
-            picture.answer.set_result(Answer(503, f"the picture {reason}".encode()))
+    def _refuse(self, image: QueuedImage, reason: str) -> None:
+        if not image.answer.done():
+            image.answer.set_result(Answer(503, f"the image {reason}".encode()))
 
     def _hand_out(self) -> None:
-        """Give waiting pictures to the workers that have least to do."""
+        """Give waiting images to the workers that have least to do."""
         while self._waiting:
-            picture = self._waiting[0]
-            if picture.answer.done():  # too late for it
+            image = self._waiting[0]
+            if image.answer.done():  # too late for it
                 self._waiting.popleft()
                 continue
-            open_slots = [slot for slot in self._slots if self._may_take(slot, picture)]
+            open_slots = [slot for slot in self._slots if self._may_take(slot, image)]
             if not open_slots:
                 return
-            slot = min(open_slots, key=lambda slot: len(slot.pictures))
+            slot = min(open_slots, key=lambda slot: len(slot.images))
             assert slot.worker is not None
             self._waiting.popleft()
-            if not slot.pictures:
+            if not slot.images:
                 slot.heard = asyncio.get_running_loop().time()
-            slot.pictures[picture.number] = picture
-            slot.worker.send(picture.number, picture.options, picture.body)
+            slot.images[image.number] = image
+            slot.worker.send(image.number, image.options, image.body)
 
-    def _may_take(self, slot: _Slot, picture: Picture) -> bool:
-        """A picture that was there when a worker died is tried alone: if it is the culprit, no other one suffers."""
+    def _may_take(self, slot: _Slot, image: QueuedImage) -> bool:
+        """An image that was in work when a worker died is retried alone, so that it can take no other one with it."""
         if slot.worker is None or slot.has_suspect:
             return False
-        return len(slot.pictures) < (1 if picture.deaths else self._window)
+        return len(slot.images) < (1 if image.deaths else self._window)
 
     async def _load(self, slot: _Slot) -> None:
-        """Fill the slot with a worker that is ready."""
+        """Start a worker in the slot and wait until it is ready."""
         worker = await WorkerProcess.start(self._settings, self._threads)
         try:
             while (news := await worker.news()) is not None:
@@ -148,14 +150,14 @@ class Pool:
                     slot.worker = worker
                     return
             code = await worker.end()
-            raise LabelwiseError(f"a worker ended while it loaded the models (exit code {code}); is memory short?")
+            raise LabelwiseError(f"a worker died while loading the models (exit code {code}); it may be out of memory")
         finally:
             if slot.worker is not worker:
                 worker.kill()
                 await worker.end()
 
     async def _keep(self, slot: _Slot) -> None:
-        """Listen to the worker of a slot, and replace it when it dies."""
+        """Read the replies of a slot's worker, and replace the worker when it dies."""
         pause = 0.0
         while True:
             if slot.worker is not None:
@@ -166,11 +168,11 @@ class Pool:
                 self._hand_out()
             except (LabelwiseError, OSError) as error:
                 pause = min(max(1.0, 2 * pause), _LONGEST_PAUSE)
-                self._say(f"a worker cannot be started, next attempt in {pause:.0f} s: {error}")
+                self._say(f"cannot start a worker, next attempt in {pause:.0f} s: {error}")
                 await asyncio.sleep(pause)
 
     async def _listen(self, slot: _Slot, worker: WorkerProcess) -> None:
-        """Until the worker is dead and its pictures are back in the queue."""
+        """Read replies until the worker dies; then put its images back into the queue."""
         while (reply := await worker.receive()) is not None:
             if reply.number == wire.EVENT:
                 news = json.loads(reply.text)
@@ -179,28 +181,28 @@ class Pool:
                 self._answer(slot, reply)
         slot.worker = None
         self._metrics.restarted()
-        orphans, slot.pictures = list(slot.pictures.values()), {}
-        for picture in reversed(orphans):
-            picture.deaths += 1
-            if picture.deaths >= _DEATHS:
-                self._refuse(picture, f"was in work when {_DEATHS} workers died; send another file")
+        orphans, slot.images = list(slot.images.values()), {}
+        for image in reversed(orphans):
+            image.deaths += 1
+            if image.deaths >= _DEATHS:
+                self._refuse(image, f"was in work when {_DEATHS} workers died; send another file")
             else:
-                self._waiting.appendleft(picture)
+                self._waiting.appendleft(image)
         self._hand_out()
         self._say(f"a worker died (exit code {await worker.end()}); starting another one")
 
     def _answer(self, slot: _Slot, reply: Reply) -> None:
-        picture = slot.pictures.pop(reply.number)
+        image = slot.images.pop(reply.number)
         slot.heard = asyncio.get_running_loop().time()
-        if not picture.answer.done():
-            picture.answer.set_result(Answer(reply.status, reply.text))
+        if not image.answer.done():
+            image.answer.set_result(Answer(reply.status, reply.text))
         self._hand_out()
 
     async def _watch(self) -> None:
-        """A worker that has pictures and gives no answers is killed, and so replaced."""
+        """Kill workers that have images but do not answer; they are then replaced."""
         while True:
             await asyncio.sleep(_LOOK)
             hanging = asyncio.get_running_loop().time() - 2 * self._settings.timeout
             for slot in self._slots:
-                if slot.worker is not None and slot.pictures and slot.heard < hanging:
+                if slot.worker is not None and slot.images and slot.heard < hanging:
                     slot.worker.kill()

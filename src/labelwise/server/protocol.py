@@ -1,6 +1,6 @@
-"""What the front and a worker say to each other, over the worker's standard input and output.
+"""The protocol between the front process and a worker, over the worker's standard input and output.
 
-Numbers and JSON, never pickles: a worker decodes what strangers send, and the front need not trust it.
+Numbers and JSON, never pickle: a worker decodes files from strangers, so the front does not trust it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from labelwise.server.settings import KEY_VARIABLE, ServeSettings
 
-_TO_WORKER = struct.Struct("!QII")  # number of the job, length of its options, length of the picture
+_TO_WORKER = struct.Struct("!QII")  # number of the job, length of its options, length of the image
 _TO_FRONT = struct.Struct("!QHI")  # number of the job (0: an event), HTTP status, length of the text
 REPLY_HEAD = _TO_FRONT.size
 EVENT = 0
@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """`text` is a piece of the JSON answer if the status is 200, else what is wrong."""
+    """`text` is a piece of the JSON response if the status is 200, else the error."""
 
     number: int
     status: int
@@ -37,12 +37,12 @@ class Reply(NamedTuple):
 
 
 def pack_job_head(number: int, options: bytes, body: bytes) -> bytes:
-    """All but the picture itself, which is long and need not be copied."""
+    """Everything but the image itself, which is long and need not be copied."""
     return _TO_WORKER.pack(number, len(options), len(body)) + options
 
 
 def read_job(stream: BinaryIO) -> Job | None:
-    """The next job; None when the front has closed the line, or is gone."""
+    """The next job; None when the front has closed the pipe or died."""
     head = stream.read(_TO_WORKER.size)
     if len(head) < _TO_WORKER.size:
         return None
@@ -63,15 +63,15 @@ def unpack_reply_head(head: bytes) -> tuple[int, int, int]:
 
 
 def event(**content: Any) -> Reply:
-    """News that belong to no job."""
+    """A message that belongs to no job."""
     return Reply(EVENT, 200, json.dumps(content).encode())
 
 
-_GOODBYE = 5.0  # seconds that a worker gets to end by itself
+_GOODBYE = 5.0  # seconds in which a worker may exit by itself
 
 
 class WorkerProcess:
-    """Talks to a `labelwise.server.worker`. Death shows as the end of its replies."""
+    """A running `labelwise.server.worker`. If it dies, its replies end."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -80,9 +80,9 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, settings: ServeSettings, threads: int) -> WorkerProcess:
-        # What decodes strangers' pictures knows no key.
+        # A process that decodes files from strangers must not know the key.
         environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
-        # -P: a file in the current folder that is called like a module must not be taken for it.
+        # -P: a file in the current folder must not shadow a module.
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "labelwise.server.worker", stdin=PIPE, stdout=PIPE, env=environment
         )
@@ -92,8 +92,8 @@ class WorkerProcess:
         return worker
 
     def send(self, number: int, options: bytes, body: bytes) -> None:
-        """Never blocks: what the worker has not read yet waits here, and the pool limits how much that can be."""
-        with suppress(RuntimeError, ConnectionError):  # it has just died; the end of its replies tells the pool
+        """Never blocks: what the worker has not read yet is buffered; the pool limits how much that is."""
+        with suppress(RuntimeError, ConnectionError):  # it has just died; the pool notices by the end of its replies
             self._to.write(pack_job_head(number, options, body))
             self._to.write(body)
 
@@ -106,7 +106,7 @@ class WorkerProcess:
             return None
 
     async def news(self) -> dict[str, Any] | None:
-        """The next event, while there are no jobs; None when the worker is dead."""
+        """The next event, before there are jobs; None when the worker is dead."""
         reply = await self.receive()
         return None if reply is None else json.loads(reply.text)
 
@@ -115,7 +115,7 @@ class WorkerProcess:
             self._process.kill()
 
     async def end(self) -> int:
-        """Close the line, which ends the worker, and wait for it; its exit code."""
+        """Close the pipe, which ends the worker, and wait; gives its exit code."""
         self._to.close()
         try:
             return await asyncio.wait_for(self._process.wait(), _GOODBYE)

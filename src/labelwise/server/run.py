@@ -1,4 +1,4 @@
-"""Start a server, keep it up, and stop it without losing an answer."""
+"""Start a server, and stop it without losing a response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from labelwise.server.settings import ServeSettings
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled here, not by uvicorn, which would stop listening before the queue is empty."""
+    """Leaves signals to us: uvicorn would stop listening before the queue is empty."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -31,12 +31,12 @@ class _Server(uvicorn.Server):
 
 
 def run_server(settings: ServeSettings, *, host: str, port: int, key: str | None, access_log: bool) -> None:
-    """Serve until SIGTERM or SIGINT; returns when everything that was accepted is answered."""
+    """Serve until SIGTERM or SIGINT; returns when all accepted requests are answered."""
     listener = _bind(host, port)
     config = uvicorn.Config(
-        app=lambda *_: None,  # replaced below, when the event loop runs
+        app=lambda *_: None,  # replaced below, once the event loop runs
         log_level="warning",
-        access_log=False,  # Gate writes one, to stderr
+        access_log=False,  # ApiKeyMiddleware writes one, to stderr
         lifespan="off",
         ws="none",
         server_header=False,
@@ -67,9 +67,9 @@ async def _serve(
         names = ", ".join(model.name for model in settings.models)
         _say(f"serving {names} on {_address(listener)} (API: /docs); Ctrl-C stops")
         if key is None and not ip_address(listener.getsockname()[0]).is_loopback:
-            _say("warning: whoever reaches this address can use it; ask for a key: --api-key-file or LABELWISE_API_KEY")
+            _say("warning: anyone who reaches this address can use it; set an API key (LABELWISE_API_KEY)")
         await stop.wait()
-        service.stopping = True  # from now on new pictures are refused, and /ready says so
+        service.stopping = True  # new images are refused from now on, and /ready says so
         await pool.idle.wait()
         server.should_exit = True
         await serving
@@ -78,7 +78,7 @@ async def _serve(
 
 
 def _stop_event() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM; a second one does not wait for anything."""
+    """Set by the first SIGINT or SIGTERM; a second one exits at once."""
     stop = asyncio.Event()
 
     def handle() -> None:
@@ -92,7 +92,7 @@ def _stop_event() -> asyncio.Event:
 
 
 async def _finished(work: Coroutine[None, None, None], stop: asyncio.Event) -> bool:
-    """Whether the work is done before somebody wants to stop."""
+    """Wait for the work; False if we are told to stop before it is done."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -105,7 +105,7 @@ async def _finished(work: Coroutine[None, None, None], stop: asyncio.Event) -> b
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Bound, not listening yet: until the models are loaded a connection is refused, and a taken port is told now."""
+    """Bound, not listening: connections are refused until the models are loaded, but a taken port is an error now."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -113,7 +113,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:  # OverflowError: no port has such a number
         listener.close()
         reason = getattr(error, "strerror", None) or error
-        raise LabelwiseError(f"cannot listen on {host}:{port} ({reason}); choose another --port or --host") from None
+        raise LabelwiseError(f"cannot listen on {host}:{port} ({reason}); choose another port or host") from None
     return listener
 
 

@@ -1,4 +1,4 @@
-"""The API's answers and request bodies, for its OpenAPI description. The answers themselves are made by the workers."""
+"""Requests and responses of the API, for its OpenAPI description. The workers write the responses themselves."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class PredictQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)  # a misspelt option is told, not ignored
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)  # a misspelt option is an error, not ignored
 
-    top: int | None = Field(None, ge=1, description="The best labels, this many, whatever their thresholds.")
+    top: int | None = Field(None, ge=1, description="Return the best labels, this many, whatever their thresholds.")
     threshold: float | None = Field(None, ge=0, le=1, description="One threshold for all labels.")
-    labels: str | None = Field(None, description="Other labels, separated by commas, for models that work on words.")
-    all_scores: bool = Field(False, description="Also the scores of all labels.")
+    labels: str | None = Field(None, description="Other labels, separated by commas, for models with word queries.")
+    all_scores: bool = Field(False, description="Also return the scores of all labels.")
 
 
 class ExplainQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    labels: str | None = Field(None, description="Labels to show maps of, separated by commas.")
+    labels: str | None = Field(None, description="Labels to return maps for, separated by commas.")
 
 
 class Error(BaseModel):
@@ -33,7 +33,7 @@ class Model(BaseModel):
     labels: list[str]
     thresholds: dict[str, float]
     engine: str
-    words: bool  # other labels can be asked for
+    words: bool  # takes other labels
     explain: bool
     attention: bool  # /explain shows attention, else Grad-CAM
     experts: bool
@@ -46,16 +46,16 @@ class Models(BaseModel):
     models: list[Model]
 
 
-class PicturePrediction(BaseModel):
+class ImagePrediction(BaseModel):
     image: str | None  # the file's name, if it was sent with one
     labels: dict[str, float] | None = None  # best first
     all_scores: dict[str, float] | None = None
-    error: str | None = None  # instead of labels, if the picture cannot be used
+    error: str | None = None  # instead of labels, if the image cannot be used
 
 
 class Predictions(BaseModel):
     model: str
-    predictions: list[PicturePrediction]
+    predictions: list[ImagePrediction]
 
 
 class Experts(BaseModel):
@@ -78,11 +78,11 @@ class Status(BaseModel):
 _MEANINGS = {
     401: "The API key is missing or wrong.",
     404: "No such model.",
-    408: "The request did not arrive in time.",
-    413: "Too many bytes, pixels or pictures.",
-    422: "The picture or an option cannot be used.",
-    429: "As much to do as the server can hold: try again after `Retry-After` seconds.",
-    503: "Stopping, took too long, or workers died.",
+    408: "The request took too long to arrive.",
+    413: "Too many bytes, pixels or images.",
+    422: "The image or an option cannot be used.",
+    429: "The queue is full: retry after `Retry-After` seconds.",
+    503: "The server is stopping, took too long, or its workers died.",
 }
 
 
@@ -91,8 +91,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
 
 
-def picture_body(*, several: bool) -> dict[str, Any]:
-    """FastAPI's `openapi_extra` for a request that is a picture, or a form with pictures."""
+def image_body(*, several: bool) -> dict[str, Any]:
+    """FastAPI's `openapi_extra` for a request that is an image, or a form with images."""
     binary = {"type": "string", "format": "binary"}
     files = {"type": "array", "items": binary, "minItems": 1} if several else binary
     form = {"type": "object", "properties": {"files": files}, "required": ["files"]}

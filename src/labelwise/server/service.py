@@ -1,4 +1,4 @@
-"""From a request to its answer: pictures go to the pool, the workers' pieces of JSON are put together."""
+"""From a request to its response: images go to the pool, the workers' JSON is put together. Also the web page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from labelwise.server import schema
 from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Answer, Pool
 from labelwise.server.settings import MOST_MAPS, ServeSettings
-from labelwise.server.uploads import Bodies, Problem, Upload, busy
+from labelwise.server.uploads import Problem, Upload, UploadReader, busy
 
 
 class Service:
-    """What the requests share."""
+    """What all requests share."""
 
     def __init__(self, settings: ServeSettings, pool: Pool, metrics: Metrics) -> None:
         self.pool, self.metrics = pool, metrics
         self.stopping = False
-        self._settings, self._bodies = settings, Bodies(settings)
+        self._settings, self._uploads = settings, UploadReader(settings)
 
     def model(self, name: str | None) -> dict[str, Any]:
         names = [model["name"] for model in self.pool.models]
@@ -44,25 +44,25 @@ class Service:
                 raise Problem(422, str(error)) from None
         labels = split_labels(query.labels)
         if labels is not None and not model["words"]:
-            raise Problem(422, f"the labels of the model {model['name']!r} are fixed; leave labels out (see /models)")
+            raise Problem(422, f"the labels of the model {model['name']!r} are fixed; leave out labels (see /models)")
         options = {"explain": False, "model": model["name"], **query.model_dump(), "labels": labels}
-        async with self._bodies.read(request) as uploads:
+        async with self._uploads.read(request) as uploads:
             answers = await self._ask(uploads, options)
             return json_response(joined(model["name"], uploads, answers))
 
     async def explain(self, request: Request, name: str | None, query: schema.ExplainQuery) -> Response:
         model = self.model(name)
         if not model["explain"]:
-            raise Problem(422, f"the model {model['name']!r} is an exported one: it predicts, and explains nothing")
+            raise Problem(422, f"the model {model['name']!r} is exported: it predicts, but cannot explain")
         shown = split_labels(query.labels)
         if shown is not None and len(shown) > MOST_MAPS:
-            raise Problem(422, f"{len(shown)} labels are too many for one answer; ask for up to {MOST_MAPS}")
-        # A model that works on words can look for anything, also for what it was not made for.
+            raise Problem(422, f"{len(shown)} labels are too many for one request; ask for up to {MOST_MAPS}")
+        # A model with word queries can look for any label.
         new = shown is not None and model["words"] and not set(shown) <= set(model["labels"])
         options = {"explain": True, "model": model["name"], "labels": shown if new else None, "maps": shown}
-        async with self._bodies.read(request) as uploads:
+        async with self._uploads.read(request) as uploads:
             if len(uploads) > 1:
-                raise Problem(422, "an explanation is about one picture; send one")
+                raise Problem(422, "only one image can be explained at a time; send one")
             (answer,) = await self._ask(uploads, options)
             if answer.status != HTTPStatus.OK:
                 raise Problem(answer.status, answer.text.decode())
@@ -70,7 +70,7 @@ class Service:
 
     async def _ask(self, uploads: list[Upload], options: dict[str, Any]) -> list[Answer]:
         if self.stopping:
-            raise Problem(503, "the server is stopping; ask another one").closing()
+            raise Problem(503, "the server is stopping; retry elsewhere").closing()
         if not self.pool.has_room(len(uploads)):
             raise busy()
         return await asyncio.gather(
@@ -79,8 +79,8 @@ class Service:
 
 
 def joined(model: str, uploads: list[Upload], answers: list[Answer]) -> bytes:
-    """The answer about several pictures. One that cannot be used is told beside the others; if none can, or the
-    server failed one of them, that is the answer to the request."""
+    """The response for several images. An image that cannot be used gets an error beside the others' results; if none
+    can be used, or the server failed on one, the whole request fails."""
     failed = [answer for answer in answers if answer.status != HTTPStatus.OK]
     worst = max(failed, key=lambda answer: answer.status, default=None)
     if worst is not None and (worst.status == HTTPStatus.SERVICE_UNAVAILABLE or len(failed) == len(answers)):
@@ -103,7 +103,7 @@ def split_labels(text: str | None) -> list[str] | None:
         return None
     labels = list(dict.fromkeys(label.strip() for label in text.split(",") if label.strip()))
     if not labels:
-        raise Problem(422, "labels names none; write them like dog,cat or leave labels out")
+        raise Problem(422, "labels is empty; write it like dog,cat or leave it out")
     return labels
 
 
@@ -114,7 +114,7 @@ def json_response(content: bytes, status: int = 200, headers: Mapping[str, str] 
 _HERE = Path(__file__).parent
 _PAGE = _HERE / "page"
 _DOCS = {"/docs": _HERE / "docs.html", "/docs.js": _HERE / "docs.js"}
-# Nothing from elsewhere, and nobody puts the page into a frame of theirs.
+# Nothing from other sites, and no other site may frame the page.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'",
@@ -124,10 +124,10 @@ _HEADERS = {
 
 
 def add_pages(app: FastAPI) -> list[str]:
-    """Routes for every file of the page, which are read now; gives their paths, which need no key: there is nothing
-    secret in them, and a browser has no key before it has a page that asks for it.
+    """Add a route for every file of the page; gives their paths.
 
-    A request is looked up among these, never on the disk: no address leads anywhere else.
+    These need no API key: they hold no secrets, and a browser has no key before it has the page that asks for one. The
+    files are read now, so that no request ever reaches the disk.
     """
     files = {f"/{path.relative_to(_PAGE).as_posix()}": path for path in sorted(_PAGE.rglob("*")) if path.is_file()}
     if "/index.html" in files:

@@ -1,4 +1,4 @@
-"""What `labelwise serve` is told: which models under which names, and every limit."""
+"""Settings of a server: which models under which names, and all limits."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # no slash and no leading d
 
 
 class ModelSource(Config):
-    name: str  # in the server's addresses
+    name: str  # in the server's URLs
     source: str  # a run folder, a model folder, an exported model or a hub id
 
 
 class ServeSettings(Config):
-    """Everything that the front and the workers share; the API key is not in it, as no worker needs it."""
+    """What the front and the workers share. The API key is not among it: no worker needs it."""
 
     models: tuple[ModelSource, ...] = Field(min_length=1)  # the first one is the default
     engine: EngineName = "auto"
     workers: int = Field(default=1, ge=1)
     batch_size: int = Field(default=32, ge=1)
-    max_wait: float = Field(default=10.0, ge=0)  # ms that a picture waits for others to share its batch
+    max_wait: float = Field(default=10.0, ge=0)  # ms that an image waits for others to share its batch
     max_bytes: int = Field(default=32_000_000, ge=1)  # of a request's body
-    max_pixels: int = Field(default=50_000_000, ge=1)  # of a picture, by its header
-    max_files: int = Field(default=32, ge=1)  # pictures in one multipart request
+    max_pixels: int = Field(default=50_000_000, ge=1)  # of an image, by its header
+    max_files: int = Field(default=32, ge=1)  # images in one multipart request
     timeout: float = Field(default=60.0, gt=0)  # seconds from the last byte of a request to its answer
-    queue: int = Field(default=256, ge=1)  # pictures that are accepted and not answered yet
+    queue: int = Field(default=256, ge=1)  # images that are accepted and not answered yet
 
     @model_validator(mode="after")
     def _a_full_request_fits(self) -> Self:
         if self.max_files > self.queue:
-            raise ValueError(f"max_files={self.max_files} pictures never fit into a queue of {self.queue}; raise queue")
+            raise ValueError(f"max_files={self.max_files} images never fit into a queue of {self.queue}; raise queue")
         return self
 
     @property
     def held_bytes(self) -> int:
-        """Bodies of all requests together: what the front holds in memory at most."""
+        """Limit for the bodies of all requests together, which the front keeps in memory."""
         return 8 * self.max_bytes
 
 
 def parse_models(arguments: Sequence[str]) -> tuple[ModelSource, ...]:
-    """`PATH` or `NAME=PATH` each; a path without a name is called like its folder.
+    """Parse `PATH` or `NAME=PATH` each; without a name, a model is named after its folder.
 
     >>> [(model.name, model.source) for model in parse_models(["runs/first", "pets=runs/second/model"])]
     [('first', 'runs/first'), ('pets', 'runs/second/model')]
@@ -59,7 +59,7 @@ def parse_models(arguments: Sequence[str]) -> tuple[ModelSource, ...]:
     names = [model.name for model in models]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise LabelwiseError(f"two models are called {repeated!r}; give each a name of its own, like pets=runs/pets")
+        raise LabelwiseError(f"two models are called {repeated!r}; name them, like pets=runs/pets")
     return tuple(models)
 
 
@@ -68,9 +68,7 @@ def _parse_model(argument: str) -> ModelSource:
     if not equals or Path(argument).exists():  # a folder may have = in its name
         return ModelSource(name=_name_of(argument), source=argument)
     if not _NAME.fullmatch(name):
-        raise LabelwiseError(
-            f"{name!r} cannot be the name of a model: letters, digits, '_', '-' and '.' (not first) are allowed"
-        )
+        raise LabelwiseError(f"{name!r} is not a valid model name; use letters, digits, '_', '-' and '.' (not first)")
     if not source:
         raise LabelwiseError(f"the model {name!r} has no path; write {name}=PATH")
     return ModelSource(name=name, source=source)

@@ -1,4 +1,4 @@
-"""Read a request's pictures, within limits that are checked byte by byte."""
+"""Read the images of a request; the limits are checked while the bytes arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from labelwise.server.settings import ServeSettings
 
 
-class Problem(Exception):  # noqa: N818  (most of them are no errors of ours)
+class Problem(Exception):  # noqa: N818  (most are the client's)
     """An HTTP status and one sentence that names the fix."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -24,7 +24,7 @@ class Problem(Exception):  # noqa: N818  (most of them are no errors of ours)
         self.status, self.message, self.headers = status, message, dict(headers or {})
 
     def closing(self) -> Problem:
-        """The same, and the connection ends with it: what is still on its way is not read."""
+        """The same, and the connection is closed: the rest of the request is not read."""
         return Problem(self.status, self.message, {**self.headers, "Connection": "close"})
 
 
@@ -36,17 +36,17 @@ def error_body(message: str) -> bytes:
     return json.dumps({"error": message}, ensure_ascii=False).encode()
 
 
-FIELD = "files"  # the name of the parts that hold pictures
-_OTHER_PARTS = 32  # a form may hold other fields; a million of them would keep the server busy for a minute
+FIELD = "files"  # the name of the parts that hold images
+_OTHER_PARTS = 32  # other fields of a form; a million of them would keep the server busy for a minute
 
 
 class Upload(NamedTuple):
-    name: str | None  # as the sender calls the file
+    name: str | None  # the file name that was sent
     body: bytes
 
 
-class Bodies:
-    """Counts the bytes of all requests that are in memory, so that many large ones cannot fill it."""
+class UploadReader:
+    """Reads request bodies and limits how many bytes of them are in memory at once."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
@@ -54,7 +54,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[list[Upload]]:
-        """The pictures in a request; their bytes count until the block is left."""
+        """The images of a request; their bytes count until the block ends."""
         limit = self._settings.max_bytes
         chunks: list[bytes] = []
         size = held = 0
@@ -71,41 +71,41 @@ class Bodies:
                             self._held += len(chunk)
                         elif size > 2 * limit:
                             raise problem.closing()
-                        # else the rest is read and dropped: a client in the middle of sending hears no answer
+                        # else read and drop the rest: many clients read no response before they have sent everything
             except TimeoutError:
-                message = f"the request did not arrive within {self._settings.timeout:g} s; send it faster, or smaller"
+                message = f"the request did not arrive within {self._settings.timeout:g} s; send less at once"
                 raise Problem(408, message).closing() from None
             except ClientDisconnect:
-                raise Problem(408, "the connection broke before the request was complete; send it again") from None
+                raise Problem(408, "the connection closed before the request was complete; send it again") from None
             if problem is not None:
                 raise problem
             content_type = request.headers.get("content-type", "")
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()  # else all of it would be in memory twice
+            chunks.clear()  # else everything would be in memory twice
             if content_type.lower().startswith("multipart/form-data"):
                 yield parse_multipart(content_type, body, self._settings.max_files)
             elif body:
                 yield [Upload(None, body)]
             else:
-                raise Problem(422, f"the request is empty; send a picture as its body, or parts named {FIELD!r}")
+                raise Problem(422, f"the request is empty; send an image as the body, or as form parts named {FIELD!r}")
         finally:
             self._held -= held
 
     def _objection(self, size: int, more: int) -> Problem | None:
-        """What is wrong with a request of `size` bytes so far, `more` of which are not held yet."""
+        """What is wrong with a request of `size` bytes so far, `more` of them new."""
         if size > self._settings.max_bytes:
-            message = f"the request has more than {self._settings.max_bytes:,} bytes; send smaller pictures, or fewer"
+            message = f"the request has more than {self._settings.max_bytes:,} bytes; send smaller or fewer images"
             return Problem(413, message)
         return busy() if self._held + more > self._settings.held_bytes else None
 
 
 def busy() -> Problem:
-    return Problem(429, "the server has as much to do as it can hold; try again in a second", {"Retry-After": "1"})
+    return Problem(429, "the queue is full; retry in 1 s", {"Retry-After": "1"})
 
 
 @dataclass
 class _Collector:
-    """Puts the pieces that the parser calls out together."""
+    """Collects the pieces that the parser reports."""
 
     max_files: int
     uploads: list[Upload] = field(default_factory=list)
@@ -144,7 +144,7 @@ class _Collector:
         if options.get(b"name") != FIELD.encode():
             return
         if len(self.uploads) == self.max_files:
-            raise Problem(413, f"the request has more than {self.max_files} pictures; send them in several requests")
+            raise Problem(413, f"the request has more than {self.max_files} images; send them in several requests")
         file_name = options.get(b"filename")
         name = None if file_name is None else file_name.decode("utf-8", "replace")
         self.uploads.append(Upload(name, b"".join(self._pieces)))
@@ -160,7 +160,7 @@ def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Uplo
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
-        raise Problem(422, "the multipart request names no boundary; let your HTTP library write the content type")
+        raise Problem(422, "the multipart request has no boundary; let your HTTP library set the content type")
     collector = _Collector(max_files)
     try:
         parser = MultipartParser(boundary, collector.callbacks())
@@ -169,5 +169,5 @@ def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Uplo
     except FormParserError as error:
         raise Problem(422, f"the multipart request is malformed ({' '.join(str(error).split())})") from None
     if not collector.uploads:
-        raise Problem(422, f"the request holds no picture; name its parts {FIELD!r}")
+        raise Problem(422, f"the request has no images; name the form parts {FIELD!r}")
     return collector.uploads

@@ -1,6 +1,6 @@
-"""A worker process: holds the models, decodes pictures, makes batches of them, and answers.
+"""A worker process: holds the models, decodes images, batches them and answers.
 
-Started by the front as `python -m labelwise.server.worker`; its standard input and output are the line to the front.
+The front starts it as `python -m labelwise.server.worker` and talks to it through its standard input and output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from labelwise.server.protocol import Job, Reply
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from labelwise.server.models import Library, Served
+    from labelwise.runtime.tagger import Tagger
+    from labelwise.server.models import ModelStore
 
 Item = TypeVar("Item")
 
@@ -33,7 +34,7 @@ class _Ready(NamedTuple, Generic[Item]):
 
 
 class Batcher(Generic[Item]):
-    """Items of one `group` can share a batch. Threads announce an item, prepare it and put it in; one thread takes.
+    """Dynamic batches of items of the same `group`. Many threads `announce`, prepare and `put` items, one thread takes.
 
     >>> batcher = Batcher[str](batch_size=2, max_wait=0.0)
     >>> for letter in "abc":
@@ -46,7 +47,7 @@ class Batcher(Generic[Item]):
     def __init__(self, *, batch_size: int, max_wait: float) -> None:
         self._batch_size, self._max_wait = batch_size, max_wait
         self._changed = Condition()
-        self._groups: dict[Hashable, list[_Ready[Item]]] = {}  # in the order in which their oldest items came
+        self._groups: dict[Hashable, list[_Ready[Item]]] = {}  # ordered by their oldest items
         self._on_the_way = 0
 
     def announce(self) -> None:
@@ -55,7 +56,7 @@ class Batcher(Generic[Item]):
             self._on_the_way += 1
 
     def drop(self) -> None:
-        """An announced item that will not come."""
+        """An announced item failed."""
         with self._changed:
             self._on_the_way -= 1
             self._changed.notify()
@@ -70,7 +71,7 @@ class Batcher(Generic[Item]):
     def take(self) -> list[Item]:
         """A batch of the group that has waited longest.
 
-        An item never waits when nothing else is on its way: a single client's answers come as fast as they can.
+        An item never waits if no other one is announced, so a single client is answered at once.
         """
         with self._changed:
             while not self._groups:
@@ -81,19 +82,19 @@ class Batcher(Generic[Item]):
                 self._changed.wait(left)
             batch, rest = waiting[: self._batch_size], waiting[self._batch_size :]
             del self._groups[group]
-            if rest:  # behind the groups that came in the meantime: no model starves another one
+            if rest:  # at the end: no model starves another one
                 self._groups[group] = rest
             return [ready.item for ready in batch]
 
 
 class _Prepared(NamedTuple):
     job: Job
-    served: Served
+    tagger: Tagger
     image: Floats  # [3, size, size]
 
 
-class _Line:
-    """Answers to the front; several threads have some."""
+class _ReplyStream:
+    """Replies to the front. Thread-safe."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._lock = stream, Lock()
@@ -105,13 +106,13 @@ class _Line:
 
 
 class Worker:
-    def __init__(self, settings: ServeSettings, library: Library, line: _Line, threads: int) -> None:
-        self._settings, self._library, self._line = settings, library, line
+    def __init__(self, settings: ServeSettings, store: ModelStore, replies: _ReplyStream, threads: int) -> None:
+        self._settings, self._store, self._replies = settings, store, replies
         self._batcher = Batcher[_Prepared](batch_size=settings.batch_size, max_wait=settings.max_wait / 1000)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")  # Pillow releases Python's lock
 
     def run(self, jobs: BinaryIO) -> None:
-        """Answer until the front closes the line: threads decode while this one runs the models."""
+        """Answer until the front closes the pipe. Threads decode while this one runs the models."""
         Thread(target=self._read, args=(jobs,), daemon=True).start()
         while True:
             self._answer(self._batcher.take())
@@ -120,30 +121,30 @@ class Worker:
         while (job := wire.read_job(jobs)) is not None:
             self._batcher.announce()
             self._pool.submit(self._prepare, job)
-        os._exit(0)  # the front has its answers, or is gone: nobody is left to hear of anything else
+        os._exit(0)  # the front has all replies or is gone: nobody waits for the rest
 
     def _prepare(self, job: Job) -> None:
         from labelwise.data.images import BadImageError, TooManyPixelsError, load_image
 
         try:
-            served = self._library.served(job.options["model"], job.options["labels"])
-            size = served.transform.min_side
-            image = served.transform(load_image(job.body, min_side=size, max_pixels=self._settings.max_pixels))
+            tagger = self._store.get(job.options["model"], job.options["labels"])
+            size = tagger.transform.min_side
+            image = tagger.transform(load_image(job.body, min_side=size, max_pixels=self._settings.max_pixels))
         except Exception as error:
             self._batcher.drop()
             if isinstance(error, TooManyPixelsError):
-                self._refuse(job, 413, f"the picture has {error.reason}; send a smaller one")
+                self._refuse(job, 413, f"the image is too large ({error.reason}); send a smaller one")
             elif isinstance(error, BadImageError):
-                self._refuse(job, 422, f"the picture cannot be decoded ({error.reason}); send another file")
+                self._refuse(job, 422, f"the image cannot be decoded ({error.reason}); send another file")
             elif isinstance(error, LabelwiseError):
                 self._refuse(job, 422, str(error))
             elif isinstance(error, MemoryError):
-                self._refuse(job, 503, "the server is short of memory; try again later, or send a smaller picture")
-            else:  # a decoder or an encoder of words failed in a way of its own
-                self._refuse(job, 422, f"the picture cannot be used ({type(error).__name__}: {error})")
+                self._refuse(job, 503, "the server is out of memory; retry later, or send a smaller image")
+            else:  # from a decoder or a text encoder
+                self._refuse(job, 422, f"the image cannot be used ({type(error).__name__}: {error})")
         else:
-            prepared = _Prepared(job, served, image)
-            self._batcher.put(job.number if job.options["explain"] else served, prepared)
+            prepared = _Prepared(job, tagger, image)
+            self._batcher.put(job.number if job.options["explain"] else tagger, prepared)
 
     def _answer(self, batch: list[_Prepared]) -> None:
         from labelwise.server.models import explained
@@ -152,19 +153,19 @@ class Worker:
         first = batch[0]
         try:
             if first.job.options["explain"]:
-                text = explained(first.job.options["model"], first.served, first.image, first.job.options)
+                text = explained(first.job.options["model"], first.tagger, first.image, first.job.options)
                 replies = [Reply(first.job.number, 200, text)]
             else:
                 replies = _predictions(batch)
         except LabelwiseError as error:
             replies = [Reply(prepared.job.number, 422, str(error).encode()) for prepared in batch]
-        except Exception as error:  # out of memory, or a damaged network: these pictures failed, the server goes on
+        except Exception as error:  # out of memory, or a damaged network: this batch fails, the server goes on
             text = f"the model failed ({type(error).__name__}: {error})".encode()
             replies = [Reply(prepared.job.number, 503, text) for prepared in batch]
-        self._line.send(*replies, wire.event(batch=len(batch), seconds=time.perf_counter() - start))
+        self._replies.send(*replies, wire.event(batch=len(batch), seconds=time.perf_counter() - start))
 
     def _refuse(self, job: Job, status: int, text: str) -> None:
-        self._line.send(Reply(job.number, status, " ".join(text.split()).encode()))
+        self._replies.send(Reply(job.number, status, " ".join(text.split()).encode()))
 
 
 def _predictions(batch: list[_Prepared]) -> list[Reply]:
@@ -172,7 +173,7 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
 
     from labelwise.server.models import predicted
 
-    tagger = batch[0].served.tagger
+    tagger = batch[0].tagger
     scores = tagger.scores(np.stack([prepared.image for prepared in batch]))  # [B, N]
 
     def reply(job: Job, values: Doubles) -> Reply:
@@ -180,46 +181,46 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
             return Reply(job.number, 200, predicted(tagger, values, job.options))
         except LabelwiseError as error:
             return Reply(job.number, 422, str(error).encode())
-        except Exception as error:  # one picture's options must not cost the others of its batch their answers
+        except Exception as error:  # one image's options must not fail the rest of its batch
             return Reply(job.number, 503, f"the answer failed ({type(error).__name__}: {error})".encode())
 
     return [reply(prepared.job, values) for prepared, values in zip(batch, scores, strict=True)]
 
 
 def main() -> None:
-    # Whoever stops a group of processes stops the front alone: workers end when it has no more work for them.
+    # Ctrl-C reaches the whole process group. Only the front reacts; workers end when it closes the pipe.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     jobs = sys.stdin.buffer
-    line = _Line(os.fdopen(os.dup(1), "wb"))
-    os.dup2(2, 1)  # what a library prints must not get between the answers
+    replies = _ReplyStream(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)  # what libraries print must not get between the replies
     first = wire.read_job(jobs)
     if first is None:
         return
     threads = int(first.options["threads"])
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before PyTorch and its like are imported
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # before PyTorch and the like are imported
     with suppress(BrokenPipeError):
-        library = _open(first.options, line)
-        if library is not None:
-            Worker(ServeSettings.model_validate(first.options["settings"]), library, line, threads).run(jobs)
+        store = _open(first.options, replies)
+        if store is not None:
+            Worker(ServeSettings.model_validate(first.options["settings"]), store, replies, threads).run(jobs)
 
 
-def _open(options: dict[str, Any], line: _Line) -> Library | None:
-    """The models; or None, after the front has been told in one line why they cannot be had."""
-    from labelwise.server.models import Library
+def _open(options: dict[str, Any], replies: _ReplyStream) -> ModelStore | None:
+    """Load the models; None if that fails, after telling the front why in one line."""
+    from labelwise.server.models import ModelStore
 
     try:
-        library = Library(
-            ServeSettings.model_validate(options["settings"]), lambda text: line.send(wire.event(say=text))
+        store = ModelStore(
+            ServeSettings.model_validate(options["settings"]), lambda text: replies.send(wire.event(say=text))
         )
     except LabelwiseError as error:
-        line.send(wire.event(error=str(error)))
-    except Exception as error:  # whatever a hostile or broken folder may cause: one line all the same
+        replies.send(wire.event(error=str(error)))
+    except Exception as error:  # whatever a hostile or broken folder causes: one line
         reason = " ".join(str(error).split())[:300]
-        line.send(wire.event(error=f"the model cannot be loaded ({type(error).__name__}: {reason})"))
+        replies.send(wire.event(error=f"the model cannot be loaded ({type(error).__name__}: {reason})"))
     else:
-        line.send(wire.event(ready=library.describe()))
-        return library
+        replies.send(wire.event(ready=store.describe()))
+        return store
     return None
 
 

@@ -1,13 +1,13 @@
-// Requests to the server this page came from. Whatever goes wrong is an error with a sentence for the person.
+// Requests to the server this page came from. Every failure is an error with a sentence for the user.
 
-const TRIES = 8; // while the server says that its queue is full
+const TRIES = 8; // while the queue of the server is full
 const IN_WORDS = {
-  401: "The server asks for an API key.",
-  404: "The server does not know this model any more. Reload the page.",
-  413: "This photo is too large for the server.",
-  422: "The server cannot read this file as a picture.",
-  429: "The server has too much to do. Try again in a moment.",
-  503: "The server is stopping, or took too long. Try again in a moment.",
+  401: "The server requires an API key.",
+  404: "The server no longer has this model. Reload the page.",
+  413: "This image is too large for the server.",
+  422: "The server cannot read this file as an image.",
+  429: "The server is busy. Try again in a moment.",
+  503: "The server is stopping or took too long. Try again in a moment.",
 };
 
 export class Refused extends Error {
@@ -41,8 +41,8 @@ async function send(address, photo) {
     return await fetch(address, { method: photo ? "POST" : "GET", headers, body: photo });
   } catch {
     throw new Refused(0, photo
-      ? "The photo did not reach the server: it may have stopped, refused a file of this size, or the file is gone."
-      : "The server does not answer. Is it running?");
+      ? "The image did not reach the server: the server may have stopped, the file may be too large, or it was moved."
+      : "The server does not respond. Is it running?");
   }
 }
 

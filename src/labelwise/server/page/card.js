@@ -45,7 +45,7 @@ export class Card {
     this.more = element("button", { type: "button", className: "quiet", hidden: true });
     this.more.onclick = () => { this.all = !this.all; this.draw(); };
     this.experts = element("div");
-    const remove = element("button", { type: "button", className: "remove", title: "Remove this photo" }, "×");
+    const remove = element("button", { type: "button", className: "remove", title: "Remove this image" }, "×");
     remove.setAttribute("aria-label", `Remove ${this.file.name}`);
     remove.onclick = () => this.page.remove(this);
     this.root = element("article", { className: "card" },
@@ -80,7 +80,7 @@ export class Card {
   }
 
   waiting(current) {
-    return (seconds) => { if (current()) this.say(`The server is busy; asking again in ${seconds} s …`); };
+    return (seconds) => { if (current()) this.say(`The server is busy; retrying in ${seconds} s …`); };
   }
 
   fail(error) {
@@ -114,7 +114,7 @@ export class Card {
       this.list.append(element("li", { className: "none" }, `No label applies; the best is ${label} with ${two(score)}.`));
     }
     this.more.hidden = !others.length;
-    this.more.textContent = this.all ? "Show only what applies" : `Show the other ${others.length}`;
+    this.more.textContent = this.all ? "Show only labels that apply" : `Show the other ${others.length}`;
     this.more.setAttribute("aria-expanded", String(this.all));
     if (this.scores) this.picture.alt = `${this.file.name}: ${chosen.map(([label]) => label).join(", ") || "no label applies"}`;
   }
@@ -150,7 +150,7 @@ export class Card {
     const round = this.round, current = () => round === this.round && label === this.looking;
     try {
       if (!this.maps.has(label)) {
-        this.say(`Looking where the model saw ${label} …`);
+        this.say(`Computing the map of ${label} …`);
         const found = await this.page.explain(this.file, label, this.waiting(current));
         if (round === this.round) this.maps.set(label, found);
       }
@@ -166,9 +166,9 @@ export class Card {
 
   show(label, { maps, experts, kind }) {
     const seen = !this.frame.classList.contains("unseen"), map = maps[label];
-    if (!map) return this.say("The server gives no map of this label: commas separate labels in its address.", true);
-    if (!seen) this.say("Without the photo there is nothing to lay the map over.");
-    else if (!map.flat().some(Boolean)) this.say(`Nothing in the photo speaks for ${label}.`); // Grad-CAM says so
+    if (!map) return this.say("There is no map of this label: a label with a comma cannot be requested.", true);
+    if (!seen) this.say("The map cannot be shown, because the browser cannot show the image.");
+    else if (!map.flat().some(Boolean)) this.say(`Nothing in the image supports ${label}.`); // Grad-CAM says so
     this.canvas.hidden = this.tools.hidden = !seen;
     if (seen) {
       drawHeat(this.canvas, map, this.picture.naturalWidth, this.picture.naturalHeight, this.page.model);
@@ -177,7 +177,7 @@ export class Card {
       this.frame.classList.add("mapped");
       const way = kind === "grad-cam" ? "Where it looked (Grad-CAM) for " : "Where it looked for ";
       this.caption.replaceChildren(way, element("b", {}, label));
-      this.opacity.setAttribute("aria-label", `How strongly the map of ${label} covers the photo`);
+      this.opacity.setAttribute("aria-label", `Opacity of the map of ${label}`);
     }
     if (experts) this.experts.replaceChildren(expertChart(label, experts.names, experts.weights[label]));
   }

@@ -60,7 +60,7 @@ function summarise() {
   byId("work").hidden = !cards.length;
   byId("drop").classList.toggle("small", cards.length > 0);
   const done = cards.filter((card) => card.scores), labels = done.reduce((sum, card) => sum + card.chosen().length, 0);
-  byId("summary").textContent = `${labels} labels on ${done.length} of ${cards.length} photos.`;
+  byId("summary").textContent = `${labels} labels on ${done.length} of ${cards.length} images.`;
   for (const id of ["copy", "save-json", "save-csv"]) byId(id).disabled = !done.length;
 }
 
