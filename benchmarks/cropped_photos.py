@@ -18,8 +18,8 @@ import torch
 import yaml
 from torchvision.transforms import RandomResizedCrop
 
-from labelwise.data.convert import write_manifest
 from labelwise.data.images import load_image
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.execute import Outcome, run_one, status_of

@@ -54,7 +54,7 @@ def test_inspect_finds_missing_files(sample: Path, capsys: pytest.CaptureFixture
 
 
 def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(LabelwiseError, match="--force"):
+    with pytest.raises(LabelwiseError, match="force=True"):
         run("split", sample, "--out", tmp_path / "new.csv")
     capsys.readouterr()
     run("split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force")

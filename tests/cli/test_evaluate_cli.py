@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labelwise.cli import main
-from labelwise.data.convert import write_manifest
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model, load_model
 from tests.fork_server import Command

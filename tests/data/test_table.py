@@ -202,3 +202,17 @@ def test_a_million_images_of_ten_thousand_labels_stay_small() -> None:
     assert len(table.select(np.arange(0, count, 2))) == count // 2
     bytes_per_image = len(pickle.dumps(table, protocol=5)) / count
     assert bytes_per_image < 60
+
+
+def test_a_table_in_a_notebook_and_in_pandas() -> None:
+    table = LabelTable.from_lists(
+        ["a.jpg", "<b>.jpg"], [["cat"], ["dog"]], unknown=[["dog"], []], splits=["train", "test"], source="photos.csv"
+    )
+    assert repr(table) == "<LabelTable 'photos.csv': 2 images, 2 labels; train 1, test 1>"
+    page = table._repr_html_()
+    assert "&lt;b&gt;.jpg" in page
+    assert "<b>.jpg" not in page
+    frame = pytest.importorskip("pandas") and table.to_pandas()
+    assert frame.loc["a.jpg"].to_dict() == {"split": "train", "cat": 1, "dog": -1}
+    many = LabelTable.from_lists([f"{n}.jpg" for n in range(5000)], [["cat"]] * 5000)
+    assert len(many._repr_html_()) < 5000

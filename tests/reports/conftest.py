@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwise.data.convert import write_manifest
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
 from report_kit import EVIL, make_run

@@ -13,7 +13,7 @@ import torch
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.convert import write_manifest
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
 from labelwise.training import Recipe, load_recipe

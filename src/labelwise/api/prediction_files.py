@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
-from labelwise.data.convert import relative_place
+from labelwise.data.manifests import relative_path
 from labelwise.data.readers.records import PREDICTION_COLUMNS
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class CsvWriter:
 
     def _relative(self, image: str) -> str:
         """Paths are relative to the file's folder, as in every manifest."""
-        return image if os.path.isabs(image) else relative_place(image, self._folder)
+        return image if os.path.isabs(image) else relative_path(image, self._folder)
 
     def wants(self, image: str) -> bool:
         return not _taken(self._there, self._relative(image))

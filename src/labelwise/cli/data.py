@@ -16,8 +16,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
-    from labelwise.data.inspect import Pair, Report
-    from labelwise.data.table import LabelTable
+    from labelwise.data.inspection import Inspection, Pair
 
 app = App(name="data", help="Look at a dataset, split it, convert it, fetch one, or make the built-in sample set.")
 
@@ -49,18 +48,17 @@ def inspect(
     picture
         Also draw it into this file (.png, .pdf or .svg).
     """
-    from labelwise.data.inspect import inspect as inspect_table
+    from labelwise import data as tools
     from labelwise.reports.figures import check_can_draw, save_picture
 
     if picture:
         check_can_draw(picture)
     for file in filter(None, (json_file, picture)):
         file.parent.mkdir(parents=True, exist_ok=True)
-    missing = {} if "check_files=" in data else {"check_files": "no"}  # what is not there is listed with the broken
-    report = inspect_table(_open(data, **missing), decode=not fast, pairs=pairs, progress=True)
+    report = tools.inspect(data, decode=not fast, pairs=pairs, progress=True)
     _show(report)
     if json_file:
-        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False)
+        text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
         # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
         atomic_write(json_file, text.encode("utf-8", "backslashreplace"))
     if picture:
@@ -91,25 +89,18 @@ def split(
     force
         Replace the splits that images have already; without it they are kept and only the others are divided.
     """
-    from labelwise.data.convert import lost_label_notes, write_manifest
-    from labelwise.data.readers.manifest import is_usual_split
-    from labelwise.data.split import parse_fractions, split_table
-    from labelwise.data.table import canonical_split
+    from labelwise import data as tools
+    from labelwise.data.splitting import parse_fractions, split_notes
 
     shares = parse_fractions(fractions)
-    source = _open(data)
+    source = tools.open_data(data)
     if out.resolve() == Path(source.source).resolve():
         raise LabelwiseError(
             f"{out} would be replaced, and with it all columns but image, labels and split; name another"
         )
-    table = split_table(source, shares, seed=seed, force=force, progress=True)
-    write_manifest(table, out)
-    notes = [
-        f"too few images: none is in {name!r}" for name in shares if canonical_split(name) not in table.split_names
-    ]
-    if not all(map(is_usual_split, table.split_names)):
-        notes.append(f"open it with {out}?splits={','.join(table.split_names)}: not all of these are usual names")
-    for note in [*notes, *lost_label_notes(table)]:
+    table = tools.split(source, shares, seed=seed, force=force, progress=True)
+    tools.write_manifest(table, out)
+    for note in split_notes(table, shares, out):
         say(f"note: {note}", stderr=True)
     sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
     say(f"{out}: {sizes}")
@@ -139,10 +130,10 @@ def convert(
     unknown
         What becomes of unknown labels in a format that cannot express them.
     """
-    from labelwise.data.convert import convert as convert_table
+    from labelwise import data as tools
 
-    table = _open(data)
-    for note in convert_table(table, to, out, columns=columns, unknown=unknown, progress=True):
+    table = tools.open_data(data)
+    for note in tools.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
         say(f"note: {note}", stderr=True)
     say(f"{out}: {len(table):,} images as {to}")
 
@@ -160,9 +151,9 @@ def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
     keep_archives
         Keep the archives besides what was in them.
     """
-    from labelwise.data.download import download as download_dataset
+    from labelwise import data as tools
 
-    folder = download_dataset(dataset, out, keep_archives=keep_archives, progress=True)
+    folder = tools.download(dataset, out, keep_archives=keep_archives, progress=True)
     say(f"{folder}: {dataset} is complete")
 
 
@@ -181,24 +172,16 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     seed
         The same seed gives the same files.
     """
-    from labelwise.data.sample import make_sample
+    from labelwise import data as tools
 
-    table = make_sample(out, images=images, size=size, seed=seed, progress=True)
+    table = tools.make_sample(out, images=images, size=size, seed=seed, progress=True)
     say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
-
-
-def _open(data: str, **options: str) -> LabelTable:
-    from labelwise.data.sources import open_data
-
-    return open_data(data, **options)
 
 
 # ---- the report on the terminal
 
 
-def _show(report: Report) -> None:
-    from labelwise.data.inspect import problems
-
+def _show(report: Inspection) -> None:
     console = Console(highlight=False, soft_wrap=True)
     splits = ", ".join(f"{name or 'no split'} {count:,}" for name, count in report.splits.items())
     console.print(f"{report.source}: {report.images:,} images ({splits}), {len(report.labels):,} labels", markup=False)
@@ -220,8 +203,8 @@ def _show(report: Report) -> None:
         names = " = ".join(
             f"{image} ({split or 'no split'})" for image, split in zip(group.images, group.splits, strict=True)
         )
-        say(f"same picture: {names}{', other labels' if group.conflict else ''}")
-    found = problems(report)
+        say(f"same image: {names}{', different labels' if group.conflict else ''}")
+    found = report.problems
     console.print("What to fix:" if found else "Nothing to fix was found.")
     for problem in found:
         say(f"  - {problem}")
@@ -229,7 +212,7 @@ def _show(report: Report) -> None:
         console.print("  - Images were not decoded (--fast).")
 
 
-def _histogram(report: Report) -> Table:
+def _histogram(report: Inspection) -> Table:
     table = Table("labels in an image", "images", "", box=None)
     most = max(report.images_by_label_count.values())
     for labels, images in report.images_by_label_count.items():
@@ -237,7 +220,7 @@ def _histogram(report: Report) -> Table:
     return table
 
 
-def _labels_table(report: Report) -> Table:
+def _labels_table(report: Inspection) -> Table:
     has_unknown = report.unknown_share > 0
     splits = [name for name in report.splits if name]
     table = Table("label", "images", "share", *splits, *(["unknown"] if has_unknown else []), box=None)

@@ -14,7 +14,7 @@ from PIL import Image
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data import sample_shapes as shapes
-from labelwise.data.convert import write_manifest
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sample_shapes import Canvas, Colour
 from labelwise.data.table import LabelTable
 

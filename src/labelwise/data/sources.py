@@ -107,6 +107,14 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     return table
 
 
+def as_table(data: LabelTable | str | Path, **options: Any) -> LabelTable:
+    """A table as it is; a path or `format:path` through `open_data`. Options in the string win over `options`."""
+    if isinstance(data, LabelTable):
+        return data
+    given = parse_source(data).options
+    return open_data(data, **{name: value for name, value in options.items() if name not in given})
+
+
 def _recognise(path: Path) -> Format:
     for format in list_formats():
         if format.recognise(path):

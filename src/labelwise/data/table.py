@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.tables import html_table, to_frame
 from labelwise.data.strings import CodedStrings, PackedStrings
+
+if TYPE_CHECKING:
+    import pandas
 
 PRESENT, ABSENT, UNKNOWN = 1, 0, -1
 
+_ROWS_SHOWN = 10  # in a notebook
 _SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
 
 
@@ -78,7 +83,26 @@ class LabelTable:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {len(self.rows(name))}" for name in self.split_names)
-        return f"<LabelTable {self.source!r}: {len(self)} images, {len(self.labels)} labels; {splits}>"
+        source = f" {self.source!r}" if self.source else ""
+        return f"<LabelTable{source}: {len(self)} images, {len(self.labels)} labels; {splits}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (self.images[row], self.splits[row], ", ".join(self.present(row)))
+            for row in range(min(len(self), _ROWS_SHOWN))
+        ]
+        return html_table(["image", "split", "labels"], rows, caption=repr(self))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per image: its split, and for each label 1 (present), 0 (absent) or -1 (unknown)."""
+        targets = self.targets().tolist()
+        return to_frame(
+            [
+                {"image": image, "split": split, **dict(zip(self.labels, values, strict=True))}
+                for image, split, values in zip(self.images, self.splits, targets, strict=True)
+            ],
+            index="image",
+        )
 
     # ---- values
 

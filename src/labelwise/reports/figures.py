@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.data.inspect import Report
+from labelwise.data.inspection import Inspection
 from labelwise.reports.overlay import COLDEST, heat_colour, overlay
 from labelwise.runtime.prediction import Prediction
 
@@ -77,7 +77,7 @@ _SHOWN = 40  # labels: more names cannot be read
 
 
 @names_as_written()
-def save_picture(report: Report, path: str | Path) -> None:
+def save_picture(report: Inspection, path: str | Path) -> None:
     """Labels by frequency, labels per image, and which labels come together, as a PNG, PDF or SVG."""
     check_can_draw(Path(path))
     from matplotlib.figure import Figure

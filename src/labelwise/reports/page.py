@@ -22,7 +22,7 @@ from labelwise.analysis.quality import label_issues
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.files import atomic_write
-from labelwise.data.inspect import inspect
+from labelwise.data.inspection import inspect
 from labelwise.reports import compare_sections as several
 from labelwise.reports import curve_sections as curves
 from labelwise.reports import image_sections as pictures_of
@@ -136,7 +136,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
     sections += _in_depth(best, measured, options, out, numbers)
     found = inspect(data.whole, decode=False)
     sections += [single.data_section(found, best), _recipes(measured)]
-    numbers["data"]["problems"] = found.as_json()["problems"]
+    numbers["data"]["problems"] = found.to_dict()["problems"]
     write_csv(out / "labels.csv", [{"run": run.name, **row} for run in measured for row in single.label_rows(run)])
     atomic_write(out / NUMBERS, json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n")
     return write_report(

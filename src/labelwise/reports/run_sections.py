@@ -7,7 +7,7 @@ from typing import Any
 
 from labelwise.analysis.curves import best_f1
 from labelwise.analysis.measured import MeasuredRun
-from labelwise.data.inspect import Report, problems
+from labelwise.data.inspection import Inspection
 from labelwise.reports.expert_sections import expert_figures, expert_words
 from labelwise.reports.html import Html, Section, count, interval, join, percent, table, tag
 from labelwise.reports.svg import bar_chart
@@ -136,8 +136,8 @@ def cost_section(run: MeasuredRun) -> Section:
     )
 
 
-def data_section(found: Report, run: MeasuredRun) -> Section:
-    said = problems(found)
+def data_section(found: Inspection, run: MeasuredRun) -> Section:
+    said = found.problems
     bad = run.evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"

@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.convert import row_names, write_manifest
+from labelwise.data.manifests import row_names, write_manifest
 from labelwise.data.sources import open_data
-from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.heads import preset, with_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
@@ -168,7 +168,7 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
                 _check_same(table, out)
             else:
                 out.mkdir(parents=True, exist_ok=True)
-                write_manifest(split_table(table, DEFAULT_FRACTIONS, seed=0), out / FILE)
+                write_manifest(split(table, DEFAULT_FRACTIONS, seed=0), out / FILE)
             return out / FILE
         if test_split is not None:
             table.select(test_split)  # raises, and lists the splits there are

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
-from labelwise.data.convert import write_manifest
 from labelwise.data.labels import seen_labels, unseen_labels
+from labelwise.data.manifests import write_manifest
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sources import open_data
-from labelwise.data.split import DEFAULT_FRACTIONS, split_table
+from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
@@ -45,7 +45,7 @@ def open_tables(
     table = open_data(data.source, labels=data.labels)
     if table.split_names == ("",):
         earlier = earlier_splits(table, run, recipe.model.start)
-        table = earlier or split_table(table, DEFAULT_FRACTIONS, seed=recipe.seed)
+        table = earlier or split(table, DEFAULT_FRACTIONS, seed=recipe.seed)
         if split_file is not None:
             write_manifest(table, split_file)
             origin = "train, val and test were made" if earlier is None else f"using those of {recipe.model.start}"
@@ -64,7 +64,7 @@ def open_tables(
         )
     unsplit = train_table.with_splits([""] * len(train_table))
     fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
-    parts = split_table(unsplit, fractions, seed=recipe.seed)
+    parts = split(unsplit, fractions, seed=recipe.seed)
     display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
     return parts.select("train"), parts.select("val")
 

@@ -21,8 +21,8 @@ from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data import LabelTable, open_data
-from labelwise.data.convert import write_manifest
 from labelwise.data.images import is_image
+from labelwise.data.manifests import write_manifest
 from labelwise.data.readers.base import find_format
 from labelwise.data.table import ABSENT, PRESENT
 

@@ -12,7 +12,8 @@ import pytest
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data import LabelTable, ReaderOptions, list_formats, open_data, register_format
-from labelwise.data.convert import convert, write_manifest
+from labelwise.data.conversion import convert
+from labelwise.data.manifests import write_manifest
 from labelwise.data.readers import base
 from labelwise.data.readers.base import read_lines, unregister_format
 from labelwise.data.table import UNKNOWN

@@ -15,26 +15,10 @@ import numpy.typing as npt
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.core.progress import ShowProgress, track
-from labelwise.data.table import PRESENT, LabelTable
-
-
-# How a caller shows progress: gets the items, what is done with them and how many there are, and gives the items back.
-def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:
-    """Groups of two and more positions in `paths` whose files are equal byte by byte. Only files of equal size are
-    read; what is not there is left out."""
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for place, path in enumerate(paths):
-        try:
-            by_size[os.stat(path).st_size].append(place)
-        except OSError:
-            continue
-    candidates = [place for places in by_size.values() if len(places) > 1 for place in places]
-    by_content: dict[bytes, list[int]] = defaultdict(list)
-    for place in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):
-        with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
-            by_content[sha256(Path(paths[place])).digest()].append(place)
-    return sorted(sorted(places) for places in by_content.values() if len(places) > 1)
-
+from labelwise.data.manifests import lost_label_notes
+from labelwise.data.readers.manifest import is_usual_split
+from labelwise.data.sources import as_table
+from labelwise.data.table import PRESENT, LabelTable, canonical_split
 
 DEFAULT_FRACTIONS = {"train": 0.8, "val": 0.1, "test": 0.1}
 
@@ -52,29 +36,56 @@ def parse_fractions(text: str) -> dict[str, float]:
     return fractions
 
 
-def split_table(
-    table: LabelTable,
-    fractions: Mapping[str, float] = DEFAULT_FRACTIONS,
+def split(
+    data: LabelTable | str | Path,
+    fractions: Mapping[str, float] | str = DEFAULT_FRACTIONS,
     *,
     seed: int = 0,
     force: bool = False,
     duplicates: Sequence[Sequence[int]] | None = None,
     progress: ShowProgress = False,
 ) -> LabelTable:
-    """The table with a split for every image. Images that have one keep it unless `force`; the others are divided so
-    that each split gets its fraction of the images of every label. Files with the same content stay together:
-    `duplicates` are groups of such rows (default: found by reading the files)."""
+    """Give every image a split, so that each split gets its fraction of the images of every label.
+
+    Args:
+        data: A table, or what `open_data` takes.
+        fractions: Of each split, adding up to 1; also as text: `train=0.8,val=0.1,test=0.1`.
+        seed: The same seed gives the same splits.
+        force: Replace the splits that images have already; without it they are kept and only the others are divided.
+        duplicates: Groups of rows with the same content, which stay together. Default: found by reading the files.
+        progress: Whether to show it, or a callback.
+
+    >>> table = LabelTable.from_lists([f"{n}.jpg" for n in range(10)], [["cat"], ["dog"]] * 5)
+    >>> split(table, {"train": 0.6, "test": 0.4})
+    <LabelTable: 10 images, 2 labels; train 6, test 4>
+    """
+    table = as_table(data)
+    if isinstance(fractions, str):
+        fractions = parse_fractions(fractions)
     _check(fractions)
     splits = [""] * len(table) if force else list(table.splits)
     if all(splits):
         sizes = ", ".join(f"{name} {len(table.rows(name))}" for name in table.split_names)
-        raise LabelwiseError(f"every image of {table.source} has a split already ({sizes}); make new ones with --force")
+        raise LabelwiseError(
+            f"every image of {table.source or 'the table'} has a split already ({sizes}); make new ones",
+            options={"force": True},
+        )
     groups = duplicate_groups(table.images, progress) if duplicates is None else duplicates
     units = _units(splits, groups)
     for unit, name in zip(units, _stratified(table, units, fractions, seed), strict=True):
         for row in unit:
             splits[row] = name
     return table.with_splits(splits)
+
+
+def split_notes(table: LabelTable, fractions: Mapping[str, float], file: Path) -> list[str]:
+    """What to know about a table with new splits that is written to `file`, one line each."""
+    notes = [
+        f"too few images: none is in {name!r}" for name in fractions if canonical_split(name) not in table.split_names
+    ]
+    if not all(map(is_usual_split, table.split_names)):
+        notes.append(f"open it with {file}?splits={','.join(table.split_names)}: not all of these are usual names")
+    return [*notes, *lost_label_notes(table)]
 
 
 def _check(fractions: Mapping[str, float]) -> None:
@@ -137,3 +148,22 @@ def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[st
 def _present_columns(table: LabelTable, rows: Sequence[int]) -> npt.NDArray[np.int64]:
     parts = [slice(table.indptr[row], table.indptr[row + 1]) for row in rows]
     return np.concatenate([table.columns[part][table.values[part] == PRESENT] for part in parts]).astype(np.int64)
+
+
+def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:
+    """Groups of two and more rows of `paths` whose files are equal byte by byte.
+
+    Only files of equal size are read; files that do not exist are ignored.
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for row, path in enumerate(paths):
+        try:
+            by_size[os.stat(path).st_size].append(row)
+        except OSError:
+            continue
+    candidates = [row for rows in by_size.values() if len(rows) > 1 for row in rows]
+    by_content: dict[bytes, list[int]] = defaultdict(list)
+    for row in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):
+        with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
+            by_content[sha256(Path(paths[row])).digest()].append(row)
+    return sorted(sorted(rows) for rows in by_content.values() if len(rows) > 1)

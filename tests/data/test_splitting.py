@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.split import duplicate_groups, parse_fractions, split_table
+from labelwise.data.splitting import duplicate_groups, parse_fractions, split
 from labelwise.data.table import LabelTable
 
 THREE = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -42,7 +42,7 @@ def test_as_good_as_the_reference_package(images: int, labels: int, per_image: f
     distances: dict[str, list[float]] = {"ours": [], "package": [], "random": []}
     for seed in range(3):  # either may be luckier with one seed
         targets = zipf_targets(images, labels, per_image, seed)
-        ours = list(split_table(table_of(targets), THREE, seed=seed).splits)
+        ours = list(split(table_of(targets), THREE, seed=seed).splits)
         parts = package.IterativeStratification(targets, np.array([0.8, 0.1, 0.1]), np.random.RandomState(seed))
         theirs = np.array(list(THREE))[parts].tolist()
         by_chance = np.random.default_rng(seed).choice(list(THREE), images, p=list(THREE.values())).tolist()
@@ -73,13 +73,13 @@ def test_every_image_gets_a_split_and_copies_stay_together(
     before = data.draw(st.lists(st.sampled_from(["", "", "test"]), min_size=len(rows), max_size=len(rows)))
     if all(before):
         before[0] = ""
-    result = list(split_table(table.with_splits(before), THREE, seed=seed, duplicates=groups).splits)
+    result = list(split(table.with_splits(before), THREE, seed=seed, duplicates=groups).splits)
     assert set(result) <= set(THREE)
     for row, name in enumerate(before):
         assert not name or result[row] == name
     for group in groups:
         assert len({result[row] for row in group}) == 1
-    assert result == list(split_table(table.with_splits(before), THREE, seed=seed, duplicates=groups).splits)
+    assert result == list(split(table.with_splits(before), THREE, seed=seed, duplicates=groups).splits)
 
 
 def test_copies_on_disk_stay_together(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_copies_on_disk_stay_together(tmp_path: Path) -> None:
         Path(images[-1]).write_bytes(b"content %d" % (row // 3))  # twenty pictures, three copies of each
     targets = zipf_targets(60, 4, 2)
     assert duplicate_groups(images) == [[row, row + 1, row + 2] for row in range(0, 60, 3)]
-    result = split_table(LabelTable.from_dense(images, targets, list("abcd")), {"train": 0.5, "test": 0.5})
+    result = split(LabelTable.from_dense(images, targets, list("abcd")), {"train": 0.5, "test": 0.5})
     splits = np.array(list(result.splits)).reshape(20, 3)
     assert (splits == splits[:, :1]).all()
     assert (splits == "train").sum() == 30
@@ -97,27 +97,29 @@ def test_copies_on_disk_stay_together(tmp_path: Path) -> None:
 
 def test_a_copy_follows_an_image_that_has_a_split() -> None:
     table = table_of(np.ones((4, 1)), splits=["test", "", "", ""])
-    result = split_table(table, {"train": 1.0}, duplicates=[[0, 2]])
+    result = split(table, {"train": 1.0}, duplicates=[[0, 2]])
     assert list(result.splits) == ["test", "train", "test", "train"]
 
 
 def test_existing_splits_are_kept_unless_forced() -> None:
     targets = zipf_targets(100, 5, 2)
     table = table_of(targets, splits=["train"] * 90 + ["test"] * 10)
-    with pytest.raises(LabelwiseError, match=r"has a split already \(train 90, test 10\); make new ones with --force"):
-        split_table(table, THREE)
-    forced = split_table(table, THREE, force=True)
+    with pytest.raises(
+        LabelwiseError, match=r"has a split already \(train 90, test 10\); make new ones \(force=True\)"
+    ):
+        split(table, THREE)
+    forced = split(table, THREE, force=True)
     assert {name: len(forced.rows(name)) for name in forced.split_names} == {"train": 80, "val": 10, "test": 10}
-    partial = split_table(table_of(targets, splits=[""] * 90 + ["test"] * 10), {"train": 0.5, "val": 0.5})
+    partial = split(table_of(targets, splits=[""] * 90 + ["test"] * 10), {"train": 0.5, "val": 0.5})
     assert list(partial.splits[90:]) == ["test"] * 10
     assert sorted(len(partial.rows(name)) for name in ("train", "val")) == [45, 45]
 
 
 def test_seed() -> None:
     table = table_of(zipf_targets(300, 10, 3))
-    first = list(split_table(table, THREE, seed=0).splits)
-    assert list(split_table(table, THREE, seed=0).splits) == first
-    assert list(split_table(table, THREE, seed=1).splits) != first
+    first = list(split(table, THREE, seed=0).splits)
+    assert list(split(table, THREE, seed=0).splits) == first
+    assert list(split(table, THREE, seed=1).splits) != first
 
 
 @pytest.mark.parametrize(

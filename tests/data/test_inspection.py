@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.inspect import Report, inspect, problems
+from labelwise.data.inspection import Inspection, inspect
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.reports.figures import save_picture
@@ -40,11 +40,11 @@ def table(tmp_path: Path) -> LabelTable:
 
 
 @pytest.fixture
-def report(table: LabelTable) -> Report:
+def report(table: LabelTable) -> Inspection:
     return inspect(table)
 
 
-def test_counts(table: LabelTable, report: Report) -> None:
+def test_counts(table: LabelTable, report: Inspection) -> None:
     targets = table.targets()
     assert report.images == 40
     assert report.splits == {"train": 30, "test": 10}
@@ -62,7 +62,7 @@ def test_counts(table: LabelTable, report: Report) -> None:
     assert report.unknown_share == pytest.approx(2 / 240)
 
 
-def test_pairs(report: Report) -> None:
+def test_pairs(report: Inspection) -> None:
     first = report.together[0]
     assert (first.a, first.b, first.together, first.b_given_a, first.a_given_b) == ("day", "sun", 19, 1.0, 1.0)
     assert first.lift == pytest.approx(19 / (19 * 19 / 40))
@@ -84,7 +84,7 @@ def test_pairs_agree_with_a_plain_count() -> None:
         assert pair.lift == pytest.approx((a & b).mean() / a.mean() / b.mean())
 
 
-def test_files(table: LabelTable, report: Report) -> None:
+def test_files(table: LabelTable, report: Inspection) -> None:
     assert report.broken is not None
     assert [(bad.row, bad.reason) for bad in report.broken] == [(10, "empty file"), (20, "truncated file")]
     found = {tuple(Path(image).stem for image in group.images): group for group in report.duplicates}
@@ -101,13 +101,13 @@ def test_missing_files_are_broken_not_fatal(table: LabelTable) -> None:
     assert ("no such file", 7) in {(bad.reason, bad.row) for bad in report.broken}
 
 
-def test_what_to_fix(report: Report) -> None:
-    lines = problems(report)
+def test_what_to_fix(report: Inspection) -> None:
+    lines = report.problems
     expected = [
         "2 images cannot be decoded",
-        "1 pictures are in several splits",
-        "1 pictures occur again with other labels",
-        "1 pictures occur more than once in one split",
+        "1 images are in several splits",
+        "1 images occur again with different labels",
+        "1 images occur more than once in one split",
         "1 labels have no image (never)",
         "1 labels have fewer than 10 images (rare)",
         "1 labels have no image in the split 'test' (rare)",
@@ -123,13 +123,13 @@ def test_nothing_to_fix() -> None:
     table = LabelTable.from_lists(
         [f"none/{i}.jpg" for i in range(40)], [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10
     )
-    assert problems(inspect(table, decode=False)) == []
+    assert inspect(table, decode=False).problems == []
     without = table.with_splits([""] * 40)
-    assert problems(inspect(without, decode=False)) == ["There are no splits. Make them with: labelwise data split"]
+    assert inspect(without, decode=False).problems == ["There are no splits. Make them with: labelwise data split"]
 
 
-def test_json_and_picture(report: Report, tmp_path: Path) -> None:
-    content = json.loads(json.dumps(report.as_json()))
+def test_json_and_picture(report: Inspection, tmp_path: Path) -> None:
+    content = json.loads(json.dumps(report.to_dict()))
     assert content["labels"][0] == {"label": "day", "present": 19, "unknown": 0, "per_split": {"train": 14, "test": 5}}
     assert content["broken"][0]["reason"] == "empty file"
     assert len(content["problems"]) == 8
@@ -140,7 +140,7 @@ def test_json_and_picture(report: Report, tmp_path: Path) -> None:
     assert (pixels != 255).any(-1).mean() > 0.05  # something is drawn
 
 
-def test_no_matplotlib_no_such_format(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_matplotlib_no_such_format(report: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LabelwiseError, match=r"name a \.png, \.pdf or \.svg file"):
         save_picture(report, tmp_path / "report.docx")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -179,3 +179,20 @@ def test_the_known_duplicates_of_voc2007() -> None:
     assert report.images == 9963
     pairs = {tuple(Path(image).stem for image in group.images) for group in report.duplicates}
     assert pairs == {("000338", "007284"), ("008037", "009623"), ("000949", "005042")}
+
+
+def test_an_inspection_in_a_notebook_and_in_pandas(report: Inspection) -> None:
+    assert repr(report).endswith("40 images, 6 labels; train 30, test 10; 8 problems>")
+    assert "1 images are in several splits" in report._repr_html_()
+    frame = pytest.importorskip("pandas") and report.to_pandas()
+    assert frame.loc["never"].to_dict() == {"images": 0, "train": 0, "test": 0, "unknown": 0}
+    assert frame["images"].is_monotonic_decreasing
+
+
+def test_a_path_is_opened_and_missing_images_are_broken(tmp_path: Path) -> None:
+    (tmp_path / "photos.csv").write_text("image,labels\ngone.jpg,cat\n")
+    report = inspect(tmp_path / "photos.csv")
+    assert report.broken is not None
+    assert [bad.reason for bad in report.broken] == ["no such file"]
+    with pytest.raises(LabelwiseError, match="does not exist"):
+        inspect(f"{tmp_path / 'photos.csv'}?check_files=error")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.download import DOWNLOADS, Archive, download, fetch, fetch_all, unpack
+from labelwise.data.downloads import DOWNLOADS, Archive, download, fetch, fetch_all, unpack
 
 
 class Site:

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.convert import TARGETS, convert, write_manifest
+from labelwise.data.conversion import TARGETS, convert
+from labelwise.data.manifests import write_manifest
 from labelwise.data.sources import open_data
 from labelwise.data.streams import Reader, TarShards
 from labelwise.data.table import LabelTable
@@ -99,7 +100,7 @@ def test_single_names_of_two_words_are_not_torn(photos: list[str], tmp_path: Pat
 def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a", "b"]] * 12, ["a", "b", "never"])
     assert convert(table, "csv", tmp_path / "names") == [
-        "1 labels that no image has are gone (never); keep them with --columns"
+        "1 labels that no image has are gone (never); one column per label keeps them"
     ]
     assert convert(table, "csv", tmp_path / "columns", columns=True) == []
     assert open_data(tmp_path / "columns" / "labels.csv").labels == ("a", "b", "never")
@@ -147,7 +148,7 @@ def test_imagefolder_refuses_several_labels(table: LabelTable, tmp_path: Path) -
 
 
 def test_webdataset(photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.data.convert.SHARD_IMAGES", 3)
+    monkeypatch.setattr("labelwise.data.conversion.SHARD_IMAGES", 3)
     targets = np.random.default_rng(1).integers(-1, 2, (12, 4))
     table = LabelTable.from_dense(photos, targets, LABELS, splits=["train", "val", "train"] * 4)
     assert convert(table, "webdataset", tmp_path / "out") == []
@@ -174,7 +175,7 @@ def test_webdataset_is_readable_by_the_package(table: LabelTable, tmp_path: Path
 @pytest.mark.parametrize("to", ["coco", "imagefolder"])
 def test_formats_without_unknown(photos: list[str], to: str, tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a"]] * 12, unknown=[["b"]] * 12, source="photos.csv")
-    with pytest.raises(LabelwiseError, match=r"unknown, and 12 values of photos\.csv are.*--unknown absent"):
+    with pytest.raises(LabelwiseError, match=r"unknown, and 12 values of photos\.csv are.*unknown='absent'"):
         convert(table, to, tmp_path / "out")
     convert(table, to, tmp_path / "out", unknown="absent")
     assert open_data(tmp_path / "out").positives_per_label()[0] == 12
@@ -221,7 +222,7 @@ def test_coco_notes_splits_that_it_cannot_keep(table: LabelTable, tmp_path: Path
     read = open_data(f"coco:{tmp_path / 'coco'}?empty=keep")
     assert set(read.split_names) - {""} == used - {"holdout"}
     assert [note for note in notes if "split" in note] == (
-        ["the split 'holdout' is not read back: its name is no usual one"] if "holdout" in used else []
+        ["the split 'holdout' is not read back: its name is not a usual one"] if "holdout" in used else []
     )
 
 

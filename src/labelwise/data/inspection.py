@@ -1,19 +1,26 @@
-"""What is in a dataset and what is wrong with it."""
+"""What is in a dataset and what is wrong with it: counts, co-occurrence, duplicates, broken images."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from labelwise.core.errors import shortened
 from labelwise.core.progress import ShowProgress, track
+from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImage
-from labelwise.data.split import duplicate_groups
+from labelwise.data.sources import as_table
+from labelwise.data.splitting import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
+
+if TYPE_CHECKING:
+    import pandas
 
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
 _PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square
@@ -44,11 +51,13 @@ class Pair:
 class DuplicateGroup:
     images: list[str]
     splits: list[str]  # of each image
-    conflict: bool  # the same picture, other labels
+    conflict: bool  # the same image with different labels
 
 
 @dataclass(frozen=True)
-class Report:
+class Inspection:
+    """The statistics and problems of a dataset, as `inspect` finds them."""
+
     source: str
     images: int
     splits: dict[str, int]
@@ -62,15 +71,57 @@ class Report:
     duplicates: list[DuplicateGroup]
     broken: list[BadImage] | None  # None: not decoded
 
-    def as_json(self) -> dict[str, Any]:
-        content = asdict(self) | {"problems": problems(self)}
+    @property
+    def problems(self) -> list[str]:
+        """What to fix, worst first, one line each."""
+        return find_problems(self)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name or 'no split'} {count}" for name, count in self.splits.items())
+        found = f"{len(self.problems)} problems" if self.problems else "no problems"
+        return f"<Inspection {self.source!r}: {self.images} images, {len(self.labels)} labels; {splits}; {found}>"
+
+    def _repr_html_(self) -> str:
+        problems = "".join(f"<li>{escape(problem)}</li>" for problem in self.problems)
+        header, rows = self._label_rows()
+        return f"<p>{escape(repr(self))}</p><ul>{problems}</ul>{html_table(header, rows)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        content = asdict(self) | {"problems": self.problems}
         if self.broken is not None:
             content["broken"] = [bad._asdict() for bad in self.broken]
         return content
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per label: images with it, in all and in each split, and images where it is unknown."""
+        header, rows = self._label_rows()
+        return to_frame([dict(zip(header, row, strict=True)) for row in rows], index="label")
 
-def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, progress: ShowProgress = False) -> Report:
-    """Count, compare and (unless `decode` is off) decode everything in the table."""
+    def _label_rows(self) -> tuple[list[str], list[list[object]]]:
+        splits = [name for name in self.splits if name]
+        rows: list[list[object]] = [
+            [count.label, count.present, *(count.per_split[split] for split in splits), count.unknown]
+            for count in sorted(self.labels, key=lambda count: -count.present)
+        ]
+        return ["label", "images", *splits, "unknown"], rows
+
+
+def inspect(
+    data: LabelTable | str | Path, *, decode: bool = True, pairs: int = 10, progress: ShowProgress = False
+) -> Inspection:
+    """Say what is in a dataset and what to fix.
+
+    Args:
+        data: A table, or what `open_data` takes. Missing images are then listed as broken.
+        decode: Decode every image, to find the broken ones.
+        pairs: How many pairs of labels to list that occur together, or avoid each other.
+        progress: Whether to show it, or a callback.
+
+    >>> inspect(LabelTable.from_lists(["a.jpg", "b.jpg"], [["cat"], []], source="photos"), decode=False).problems[0]
+    '1 labels have fewer than 10 images (cat). Collect more, merge or drop them.'
+    """
+    table = as_table(data, check_files="no")
     positives, unknown = table.positives_per_label(), table.unknown_per_label()
     per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
     counts = np.bincount(
@@ -78,7 +129,7 @@ def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, progress
     )  # [M]
     together, apart = _pairs(table, positives, pairs)
     some = positives[positives > 0]
-    return Report(
+    return Inspection(
         source=table.source,
         images=len(table),
         splits={split: len(table.rows(split)) for split in table.split_names},
@@ -99,33 +150,31 @@ def inspect(table: LabelTable, *, decode: bool = True, pairs: int = 10, progress
     )
 
 
-def problems(report: Report) -> list[str]:
-    """What to fix, worst first: one line each."""
+def find_problems(report: Inspection) -> list[str]:
+    """What to fix, worst first, one line each."""
     found = []
     if not report.labels:
         found.append("There are no labels: every image has an empty list.")
     if report.broken:
         found.append(
             f"{len(report.broken)} images cannot be decoded, the first: {report.broken[0].path} "
-            f"({report.broken[0].reason}). Replace them, or train with --on-bad-image skip."
+            f"({report.broken[0].reason}). Replace them, or skip them in training (on_bad_image=skip)."
         )
     across = [group for group in report.duplicates if len(set(group.splits)) > 1]
     if across:
         found.append(
-            f"{len(across)} pictures are in several splits ({', '.join(across[0].images[:2])}): what is tested was "
-            "trained on. Delete the copies, or split again with: labelwise data split --force"
+            f"{len(across)} images are in several splits ({', '.join(across[0].images[:2])}): the model is tested on "
+            "what it was trained on. Delete the copies, or make new splits with: labelwise data split"
         )
     conflicts = [group for group in report.duplicates if group.conflict]
     if conflicts:
         found.append(
-            f"{len(conflicts)} pictures occur again with other labels ({', '.join(conflicts[0].images[:2])}). "
+            f"{len(conflicts)} images occur again with different labels ({', '.join(conflicts[0].images[:2])}). "
             "Correct them."
         )
     copies = len(report.duplicates) - len(set(map(id, across)) | set(map(id, conflicts)))
     if copies:
-        found.append(
-            f"{copies} pictures occur more than once in one split, with the same labels: they count more often."
-        )
+        found.append(f"{copies} images occur more than once in one split, with the same labels: they count more often.")
     empty = [count.label for count in report.labels if not count.present]
     if empty:
         found.append(
@@ -142,9 +191,7 @@ def problems(report: Report) -> list[str]:
             found.append(f"{len(missing)} labels have no image in the split {split!r} ({shortened(missing)}).")
     bare = report.images_by_label_count.get(0, 0)
     if bare:
-        found.append(
-            f"{bare} images have no label. If they were not looked at, remove them or mark their labels unknown."
-        )
+        found.append(f"{bare} images have no label. If nobody labelled them, remove them or mark their labels unknown.")
     if not any(report.splits):
         found.append("There are no splits. Make them with: labelwise data split")
     return found

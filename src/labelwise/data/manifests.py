@@ -1,0 +1,143 @@
+"""Write a table as a manifest: CSV, TSV, JSONL or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
+from labelwise.core.files import atomic_write
+from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
+from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
+
+_NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
+MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
+
+
+def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False) -> None:
+    """Write a table as a list of images and labels that `open_data` reads back.
+
+    Args:
+        table: Images, labels and splits. Image paths are written relative to the manifest's folder.
+        path: The suffix decides the kind: `.csv`, `.tsv`, `.jsonl` or `.parquet`.
+        columns: One column per label with 1, 0 or -1, instead of one column with the names of the present labels (and
+            one with those of unknown labels). This also keeps labels that no image has, and the order of the labels.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "photos.csv"
+    >>> write_manifest(LabelTable.from_lists([str(file.parent / "a.jpg")], [["cat", "dog"]]), file)
+    >>> file.read_text()
+    'image,labels\\na.jpg,cat|dog\\n'
+    """
+    file = Path(path)
+    kind = file.suffix.lower().removeprefix(".")
+    if kind not in MANIFEST_KINDS:
+        raise unknown_name("kind of manifest", kind, MANIFEST_KINDS)
+    rows = (
+        _column_rows(table, file.parent) if columns else _name_rows(table, file.parent, as_text=kind in ("csv", "tsv"))
+    )
+    try:
+        if kind == "parquet":
+            atomic_write(file, lambda draft: _write_parquet(rows, draft))
+        else:
+            atomic_write(file, lambda draft: _write_text(rows, draft, kind))
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 60) : error.end + 20].splitlines()[-1]
+        raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
+
+
+def lost_labels(table: LabelTable) -> list[str]:
+    """The labels that a column of names cannot keep: they are neither present nor unknown in any image."""
+    seen = table.positives_per_label() + table.unknown_per_label()
+    return [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
+
+
+def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
+    """The note about them, if there are any."""
+    lost = lost_labels(table)
+    return [f"{len(lost)} labels that no image has are gone ({shortened(lost)}){fix}"] if lost else []
+
+
+def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
+    """The names of the present and of the unknown labels of one image."""
+    values = table.target(row)
+    return (
+        [table.labels[c] for c in np.flatnonzero(values == PRESENT)],
+        [table.labels[c] for c in np.flatnonzero(values == UNKNOWN)],
+    )
+
+
+def relative_path(image: str, folder: Path) -> str:
+    """The path of an image, relative to `folder`. In a linked folder, `..` leads to the parent of the link's target."""
+    real, is_linked = _real_folder(folder)
+    if is_linked:
+        image = os.path.join(os.path.realpath(os.path.dirname(image)), os.path.basename(image))
+    return os.path.relpath(image, real)
+
+
+@lru_cache(maxsize=8)
+def _real_folder(folder: Path) -> tuple[str, bool]:
+    real = os.path.realpath(folder)
+    return real, real != os.path.abspath(folder)
+
+
+def _image_cells(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:
+    cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
+    if table.split_names != ("",):
+        cells["split"] = table.splits[row]
+    return cells
+
+
+def _name_rows(table: LabelTable, folder: Path, as_text: bool) -> Iterator[dict[str, Any]]:
+    has_unknown = bool(table.unknown_per_label().any())
+    plain = as_text and _names_are_plain(table)
+    for row in range(len(table)):
+        present, unknown = row_names(table, row)
+        cells = {"labels": present, "unknown": unknown} if has_unknown else {"labels": present}
+        if as_text:
+            cells = {key: "|".join(names) if plain else json.dumps(names) for key, names in cells.items()}  # type: ignore[misc]
+        yield _image_cells(table, row, folder) | cells
+
+
+def _names_are_plain(table: LabelTable) -> bool:
+    """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
+    if any("|" in name or name.startswith("[") for name in table.labels):
+        return False
+    return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
+
+
+def _column_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
+    taken = next((name for name in table.labels if plain_column(name) in _NO_LABELS), None)
+    if taken is not None:
+        raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
+    for row in range(len(table)):
+        yield _image_cells(table, row, folder) | dict(zip(table.labels, table.target(row).tolist(), strict=True))
+
+
+def _write_text(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if kind == "jsonl":
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            return
+        writer = None
+        for row in rows:
+            if writer is None:
+                writer = csv.DictWriter(file, list(row), delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def _write_parquet(rows: Iterator[dict[str, Any]], path: Path) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise missing_extra("pyarrow", "parquet") from None
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
