@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from labelwise.engines.load import load
     from labelwise.model.model import LabelModel, create_model, load_model
     from labelwise.runtime.tagger import Tagger
+    from labelwise.training.run import Run
 
 __all__ = [
     "LabelModel",
     "LabelwiseError",
+    "Run",
     "Tagger",
     "bench",
     "check_explanations",
@@ -68,6 +70,7 @@ _HOME = {
     "model.model": ("LabelModel", "create_model", "load_model"),
     "engines.load": ("load",),
     "runtime.tagger": ("Tagger",),
+    "training.run": ("Run",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -9,12 +9,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.api.inputs import model_path, require
 from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage, is_image
@@ -53,6 +54,10 @@ def predict(
         >>> for prediction in lw.predict("photos/"):  # doctest: +SKIP
         ...     print(prediction.image, prediction.labels, prediction.scores)
     """
+    known = list(signature(predict_stream).parameters)[2:]
+    for name in options:
+        if name not in known:
+            raise unknown_name("option", name, known)
     stream = predict_stream(images, model, **options)
     return Predictions(track(stream, "Predicting", stream.left, progress))
 

@@ -1,0 +1,266 @@
+"""The public functions as Python calls, and that each command is one of them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from labelwise import cli
+from labelwise.cli import main
+from labelwise.data.sample import make_sample
+
+TINY = {"backbone": "resnet10t", "weights": "none", "size": 32, "epochs": 1, "batch_size": 16, "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sample set and a run that was trained on it by a call."""
+    folder = tmp_path_factory.mktemp("api")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELWISE_CACHE", str(folder / "cache"))
+        make_sample(folder / "sample", images=30, size=40, progress=False)
+        run = lw.train(folder / "sample" / "labels.csv", out=folder / "run", **TINY, **{"head.dim": 16})
+    assert run.recipe is not None
+    assert (run.recipe.epochs, run.recipe.model.options["dim"]) == (1, 16)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELWISE_CACHE", str(place / "cache"))
+
+
+def images(place: Path) -> list[str]:
+    return sorted(map(str, (place / "sample" / "images").iterdir()))[:3]
+
+
+# ---- the package
+
+
+def test_import_is_light_and_names_are_public() -> None:
+    script = "import sys, labelwise; assert 'torch' not in sys.modules; print(*dir(labelwise))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == sorted(lw.__all__)
+    for name in lw.__all__:
+        value = getattr(lw, name)
+        assert value.__doc__, name
+        if inspect.isfunction(value) and value.__module__.startswith("labelwise.api"):
+            assert "Args:" in value.__doc__, name
+            assert "Example:" in value.__doc__, name
+            documented = value.__doc__.partition("Args:")[2]
+            for argument in inspect.signature(value).parameters:
+                assert f"        {argument}: " in documented or f"**{argument}: " in documented, (name, argument)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        lw.trian  # noqa: B018
+
+
+def test_functions_stay_functions_when_packages_of_similar_names_are_imported() -> None:
+    import labelwise.reports.page
+    import labelwise.sweeps.plan  # noqa: F401
+
+    assert callable(lw.report)
+    assert callable(lw.sweep)
+
+
+COMMANDS = [name for group in cli.COMMANDS.values() for name in group]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_a_call_of_public_functions(name: str) -> None:
+    """Its function is called as `lw.NAME(...)`, and with the same names wherever both have an argument."""
+    file = Path(cli.__file__).parent / f"{'info' if name in ('heads', 'backbones', 'complexity') else name}.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    called = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "lw"
+    }
+    if name not in ("data", "heads", "backbones", "demo"):  # those call lw.data, lw.heads or several functions
+        assert name in called or f"{name}_stream" in called
+        assert name in lw.__all__
+    assert called <= set(lw.__all__)
+
+
+# ---- the functions
+
+
+def test_evaluate_gives_what_the_command_writes(place: Path, tmp_path: Path) -> None:
+    data = str(place / "sample" / "labels.csv")
+    evaluation = lw.evaluate(place / "run", data, split="test", bootstrap=20, workers=0, progress=False)
+    words = ["--split", "test", "--bootstrap", "20", "--workers", "0", "--json", str(tmp_path / "e.json")]
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(place / "run"), "--data", data, *words])
+    assert not ended.value.code
+    assert json.loads((tmp_path / "e.json").read_text()) == json.loads(json.dumps(evaluation.to_dict()))
+
+
+def test_evaluate_takes_runs_models_and_tables_and_changes_none(place: Path) -> None:
+    table = lw.data.open_data(place / "sample" / "labels.csv")
+    options = {"split": "val", "bootstrap": 0, "workers": 0, "progress": False}
+    model = lw.load_model(place / "run")
+    by_path = lw.evaluate(str(place / "run"), table, **options)  # type: ignore[arg-type]
+    by_model = lw.evaluate(model, table, **options)  # type: ignore[arg-type]
+    by_default = lw.evaluate(place / "run", **options)  # type: ignore[arg-type]  # the run's own data
+    assert by_path.scores.mAP == by_model.scores.mAP == by_default.scores.mAP
+    before = model.config
+    with pytest.warns(UserWarning, match="both fitted and measured on"):
+        fitted = lw.evaluate(model, table, fit_thresholds="recall=1.0", **options)  # type: ignore[arg-type]
+    assert fitted.config.thresholds != before.thresholds
+    assert model.config == before
+    with pytest.raises(lw.LabelwiseError, match="stays as it is"):
+        lw.evaluate(None, table, fit_thresholds="f1", save=True)
+    with pytest.raises(lw.LabelwiseError, match=r"name the data \(data=…\)"):
+        lw.evaluate(model)
+
+
+def test_predict_gives_what_the_command_prints(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", str(place / "run"), *images(place), "--top", "2"])
+    printed = capsys.readouterr().out.splitlines()
+    found = lw.predict(images(place), place / "run")
+    assert len(found) == len(printed) == 3
+    for line, prediction in zip(printed, found, strict=True):
+        (first, score), *_ = prediction.choose(2).items()
+        assert f"{first} {score:.2f}" in line
+
+
+def test_predict_takes_models_in_memory_and_writes_files(place: Path, tmp_path: Path) -> None:
+    tagger, model = lw.load(place / "run"), lw.load_model(place / "run")
+    several = [lw.predict(images(place), source) for source in (place / "run", tagger, model)]
+    for one, other in zip(several[0], several[1], strict=True):
+        assert one.all_scores == pytest.approx(other.all_scores)
+    assert several[0][0].all_scores == pytest.approx(several[2][0].all_scores, abs=1e-5)
+    written = lw.predict(images(place)[:2], tagger, csv=tmp_path / "tags.csv", json=tmp_path / "tags.jsonl")
+    stream = lw.predict_stream(images(place), tagger, csv=tmp_path / "tags.csv", resume=True)
+    assert (stream.total, stream.resumed, len(written)) == (3, 2, 2)
+    assert [prediction.image for prediction in stream] == images(place)[2:]
+    assert len((tmp_path / "tags.csv").read_text().splitlines()) == 4
+    assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == 2
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    assert len(lw.predict(pixels, tagger)) == 1
+    with pytest.raises(lw.LabelwiseError, match="only for images that have a name"):
+        lw.predict([pixels], tagger, csv=tmp_path / "other.csv")
+    with pytest.raises(lw.LabelwiseError, match=r"give them to lw\.load"):
+        lw.predict(pixels, tagger, threshold=0.3)
+
+
+def test_explain(place: Path, tmp_path: Path) -> None:
+    explanation = lw.explain(images(place)[0], place / "run", out=tmp_path / "why.png", top=2)
+    assert list(explanation.maps) == list(explanation.prediction.all_scores)[:2]
+    assert (tmp_path / "why.png").read_bytes()[:4] == explanation._repr_png_()[:4] == b"\x89PNG"
+    assert "Explanation(" in repr(explanation)
+    data = place / "sample" / "labels.csv"
+    assert lw.check_explanations(data, place / "run", images=4, workers=0).images == 4
+    assert len(lw.explain_experts(data, place / "run", workers=0).names) == 13
+
+
+def test_complexity_of_a_new_and_of_a_given_model(place: Path) -> None:
+    model = lw.load_model(place / "run")
+    parameters = sum(p.numel() for p in model.parameters())
+    assert lw.complexity(model).total("parameters") == lw.complexity(place / "run").total("parameters") == parameters
+    assert lw.complexity(head="gap", backbone="resnet10t", labels=3, size=64).size == 64
+    with pytest.raises(lw.LabelwiseError, match="leave out the model"):
+        lw.complexity(model, dim=3)
+
+
+def test_report_sweep_and_push(place: Path, tmp_path: Path) -> None:
+    options = {"bootstrap": 0, "workers": 0, "images": 1, "progress": False}
+    page = lw.report(place / "run", out=tmp_path / "report", **options)  # type: ignore[arg-type]
+    assert "run" in page.read_text(encoding="utf-8")
+    said: list[str] = []
+    settings = {**TINY, "head": "gap"}
+    grid = {"lr": [1e-2, 1e-3]}
+    data = place / "sample" / "labels.csv"
+    planned = lw.sweep(grid, data=data, out=tmp_path / "sweep", dry_run=True, **settings)
+    assert [outcome.status for outcome in planned.outcomes] == ["new", "new"]
+    assert not (tmp_path / "sweep").exists()
+    result = lw.sweep(grid, data=data, out=tmp_path / "sweep", report=False, say=said.append, **settings)
+    assert repr(result).endswith("runs=2, finished=2)")
+    assert [row["lr"] for row in result.rows] == [1e-2, 1e-3]
+    assert sum("starting" in line for line in said) == 2
+    assert json.loads((tmp_path / "sweep" / "results.json").read_text())["runs"] == result.rows
+    assert lw.push(place / "run", "ann/pets", dry_run=tmp_path / "upload") == str(tmp_path / "upload")
+    assert "ann/pets" in (tmp_path / "upload" / "README.md").read_text(encoding="utf-8")
+
+
+def test_bench_in_memory_and_as_a_command(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labelwise.runtime.sessions.FAMILIES", ("torch",))  # converting is tested with the engines
+    small = {"batch_size": 2, "seconds": 0.0, "progress": False}
+    result = lw.bench(lw.load_model(place / "run"), images=3, memory=False, **small)  # type: ignore[arg-type]
+    assert [row["engine"] for row in result.rows] == ["torch", "torch, optimised"]
+    for row in result.rows:
+        assert row["network"] > 0
+        assert row["end_to_end"] > 0
+        assert row["memory_mb"] is None
+        assert row["difference"] < 1e-3
+    assert "torch, optimised" in repr(result)
+    words = ["--images", "0", "--batch-size", "2", "--seconds", "0", "--no-memory", "--json", str(tmp_path / "b.json")]
+    with pytest.raises(SystemExit):
+        main(["bench", str(place / "run"), *words])
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert written["rows"][0]["end_to_end"] is None
+    assert written["settings"] == {"model": "run", "batch_size": 2, "size": 32, "images": 0}
+    assert "torch" in capsys.readouterr().out
+    with pytest.raises(lw.LabelwiseError, match="is not an exported model"):
+        lw.bench(place / "run", exported=[tmp_path], images=0, **small)  # type: ignore[arg-type]
+
+
+def test_peak_memory_is_that_of_a_new_process(place: Path) -> None:
+    from labelwise.analysis.speed import peak_memory
+
+    peak = peak_memory(place / "run", "torch", 1, {})
+    if Path("/proc/self/status").exists():
+        assert peak is not None
+        assert 100 < peak < 4000
+
+
+# ---- mistakes
+
+
+def test_unknown_settings_are_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(lw.LabelwiseError, match=r"unknown setting 'epoch'; did you mean 'epochs'\?"):
+        lw.train("photos.csv", out=tmp_path / "run", epoch=3)
+    with pytest.raises(lw.LabelwiseError, match=r"unknown setting 'optimiser'; did you mean 'optimizer'\?"):
+        lw.train("photos.csv", out=tmp_path / "run", **{"optimiser.lr": 3})
+    with pytest.raises(lw.LabelwiseError, match=r"optimizer: unknown key 'weight_decey'; did you mean 'weight_decay'"):
+        lw.train("photos.csv", out=tmp_path / "run", optimizer={"weight_decey": 3})
+    with pytest.raises(lw.LabelwiseError, match=r"unknown option 'thresold'; did you mean 'threshold'\?"):
+        lw.predict("photo.jpg", thresold=0.3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(place / "sample" / "labels.csv")
+    with pytest.raises(lw.LabelwiseError, match="overwrite=True"):
+        lw.train(data, out=place / "run", **TINY)
+    with pytest.raises(SystemExit):
+        main(["train", "--data", data, "--out", str(place / "run")])
+    said = capsys.readouterr().err
+    assert "--overwrite" in said
+    assert "overwrite=True" not in said
+    with pytest.raises(SystemExit):
+        main(["train", "--data", data, "--out", "x", "--set", "ema=0.9", "--set", "strategy=fsdp"])
+    assert "--set " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["data", "inspect"])
+    assert capsys.readouterr().err.rstrip().endswith("See: labelwise data inspect --help")
+
+
+def test_training_needs_a_path_and_a_resumed_run_takes_no_settings(place: Path, tmp_path: Path) -> None:
+    table = lw.data.open_data(place / "sample" / "labels.csv")
+    with pytest.raises(lw.LabelwiseError, match="reads its data from a path"):
+        lw.train(table, out=tmp_path / "x")  # type: ignore[arg-type]
+    with pytest.raises(lw.LabelwiseError, match="continues as it was"):
+        lw.train(out=place / "run", resume=True, epochs=3)
+    with pytest.raises(lw.LabelwiseError, match=r"no run in .* to resume"):
+        lw.train(out=tmp_path / "nothing", resume=True)
