@@ -128,7 +128,7 @@ def test_data_without_splits_gets_those_of_the_run(
         (["run", "--data", "photos/labels.csv", "--fit-thresholds", "best"], "unknown threshold rule 'best'"),
         (
             ["run", "--data", "photos/labels.csv", "--save"],
-            "nothing to fit; say what (--fit-thresholds f1, --fit-temperature)",
+            "say what to fit: thresholds or a temperature (--fit-thresholds f1)",
         ),
         (["owner/name", "--data", "photos/labels.csv", "--fit-temperature", "--save"], "'owner/name' is not one"),
         (["run", "--data", "photos/labels.csv", "--bootstrap", "-1"], 'Invalid value "-1" for --bootstrap'),

@@ -74,9 +74,9 @@ def test_a_command_without_pictures_asks_for_them(here: Path, bundled: None) -> 
         predict("run")
     with pytest.raises(LabelwiseError, match="say which images"):
         predict()
-    with pytest.raises(LabelwiseError, match="one picture"):
+    with pytest.raises(LabelwiseError, match="one image"):
         explain("photo", "photos/sub/a.JPG")
-    with pytest.raises(LabelwiseError, match="one picture"):
+    with pytest.raises(LabelwiseError, match="one image"):
         explain()
 
 

@@ -91,9 +91,7 @@ def evaluate(
     """
     fits = fit_thresholds is not None or fit_temperature
     if (save or fit_on) and not fits:
-        raise LabelwiseError(
-            "there is nothing to fit; say what", options={"fit_thresholds": "f1", "fit_temperature": True}
-        )
+        raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
     require(bootstrap=(bootstrap, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     if fit_thresholds is not None:
         parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
