@@ -1,9 +1,9 @@
-"""Single label on real pictures: ML-Decoder in the place of global average pooling, softmax and sigmoid.
+"""Single label on real images: ML-Decoder in the place of global average pooling, softmax and sigmoid.
 
     python benchmarks/digits.py --data digits --json docs/results/digits.json
 
-scikit-learn's 1,797 handwritten digits become a folder of pictures, one folder for each digit. The writers of the test
-pictures wrote none of the others: the splits follow the order of the file, in which each writer's digits lie together.
+scikit-learn's 1,797 handwritten digits become a folder of images, one folder for each digit. The writers of the test
+images wrote none of the others: the splits follow the order of the file, in which each writer's digits lie together.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(data: Path, head: str, loss: str, seed: int, **changes: Any) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder for the pictures")
+    parser.add_argument("--data", type=Path, required=True, help="folder for the images")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--json", type=Path)

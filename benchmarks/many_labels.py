@@ -2,7 +2,7 @@
 
     python benchmarks/many_labels.py --json docs/results/many-labels.json
 
-The pictures are noise and the labels are dealt to them at random (some often, most rarely, as in real sets): there is
+The images are noise and the labels are dealt to them at random (some often, most rarely, as in real sets): there is
 nothing to learn, but everything to hold in memory.
 """
 
@@ -40,7 +40,7 @@ sys.stdout.write(f"\\n{memory_peak()}")
 
 
 def write_data(folder: Path, images: int, labels: int) -> Path:
-    """A manifest with 10 labels for each picture; every label occurs."""
+    """A manifest with 10 labels for each image; every label occurs."""
     rng = np.random.default_rng(0)
     chance = 1 / np.arange(1, labels + 1)
     lines = ["image,labels,split"]
@@ -87,7 +87,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         data = write_data(Path(place), options.images, options.labels)
         rows = [measure(name, data, Path(place)) for name in HEADS]
-    table = Table("head", title=f"peak memory, MB: {options.images:,} pictures, {options.labels:,} labels")
+    table = Table("head", title=f"peak memory, MB: {options.images:,} images, {options.labels:,} labels")
     for command in ("train", "evaluate", "predict"):
         table.add_column(command, justify="right")
     for row in rows:

@@ -31,7 +31,7 @@ def everything(*, out: Path = Path("benchmarks/results"), photos: Path | None = 
     out
         Folder for one JSON file and one plot each.
     photos
-        A folder of JPEGs for `throughput` and `serve`; default: drawn ones.
+        A folder of JPEGs for `throughput` and `serve`; default: synthetic ones.
     model
         A trained model for `throughput`, `engines`, `decode` and `serve`; default: pretrained backbone, untrained head.
     """

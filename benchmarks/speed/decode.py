@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Check, Column, Report
+from benchmarks.speed.report import Check, Column, JsonFile, PlotFile, Report
 
 WIDTH, HEIGHT = 4000, 3000  # 12 megapixels
 
@@ -30,7 +29,7 @@ def decode(
     Parameters
     ----------
     photos
-        A folder of JPEGs; default: drawn pictures, enlarged to 4000 x 3000 pixels with a camera's noise.
+        A folder of JPEGs; default: synthetic images, enlarged to 4000 x 3000 pixels with a camera's noise.
     images
         How many of them.
     model
@@ -82,26 +81,26 @@ def decode(
         f"{len(paths)} JPEGs of {megapixels:.1f} megapixels to inputs of {transform.preprocessing.size} pixels",
         [
             Column("way", "decoder"),
-            Column("ms", "ms for a picture", ".1f"),
+            Column("ms", "ms per image", ".1f"),
             Column("ratio", "faster by", ".2fx"),
             Column("pixel_difference", "mean difference of inputs", ".3f"),
             Column("score_difference", "largest difference of scores", ".4f"),
-            Column("other_top_label", "pictures with another top label", "d"),
+            Column("other_top_label", "images with another top label", "d"),
         ],
         rows,
         [
             Check("large JPEGs against plain Pillow", rows[1]["ratio"], 2),
-            Check("pictures with another top label", rows[1]["other_top_label"], 0, at_most=True, unit=""),
+            Check("images with another top label", rows[1]["other_top_label"], 0, at_most=True, unit=""),
         ],
         settings={"images": len(paths), "model": model_name(model)},
         bars={"ms": "ms"},
-        unit="ms for a picture",
+        unit="ms per image",
     )
     report.publish(json, plot)
 
 
 def _large_photos(count: int, folder: Path) -> list[str]:
-    """Drawn scenes with noise, which costs a decoder as much as the detail of a photo does."""
+    """Synthetic scenes with noise, which costs a decoder as much as the detail of a photo does."""
     import numpy as np
     from PIL import Image
 

@@ -19,7 +19,7 @@ from labelwise.model.model import LabelModel
 
 
 class EagerLoop:
-    """`scores` of pictures [M, N]; `seconds` says what each stage has taken."""
+    """`scores` of images [M, N]; `seconds` says what each stage has taken."""
 
     def __init__(self, model: LabelModel, batch_size: int) -> None:
         self.model, self.batch_size = model, batch_size

@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Column, Report
-from labelwise.core.errors import LabelwiseError
+from benchmarks.speed.report import Column, JsonFile, PlotFile, Report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,34 +88,17 @@ def _runners(
 
     import torch
 
+    from labelwise.analysis.speed import EAGER, open_taggers
     from labelwise.backbones.timm_backbone import put_channels_last
-    from labelwise.engines.choose import open_engine
-    from labelwise.model.network import TorchEngine
-    from labelwise.runtime.exported import find_export
-    from labelwise.runtime.sessions import FAMILIES
 
     @torch.inference_mode()
     def eager(images: np.ndarray) -> np.ndarray:
         logits: np.ndarray = network(torch.from_numpy(images)).numpy()
         return logits
 
-    runners: dict[str, Runner] = {"torch, eager": eager}
     channels_last = copy.deepcopy(network)
     put_channels_last(channels_last)
-    runners["torch, channels last"] = TorchEngine(channels_last)
-    runners["torch, optimize()"] = TorchEngine(network.optimize())
-    if compile:
-        runners["torch, optimize(compile=True)"] = TorchEngine(network.optimize(compile=True))
-    left_out: dict[str, str] = {}
-    size = network.config.preprocessing.size
-    for family in FAMILIES[1:]:
-        try:
-            runners[family] = open_engine(family, network, size=size, batch_size=batch)
-        except LabelwiseError as error:
-            left_out[family] = str(error)
-    if int8 is not None:
-        exported = find_export(int8)
-        if exported is None:
-            raise LabelwiseError(f"{str(int8)!r} is no exported model; make one with labelwise export --int8")
-        runners["INT8"] = exported.engine
-    return runners, left_out
+    exported = {} if int8 is None else {"INT8": int8}
+    taggers, left_out = open_taggers(network, batch_size=batch, compile=compile, exported=exported)
+    runners: dict[str, Runner] = {"torch, eager": eager, "torch, channels last": channels_last.logits}
+    return runners | {name: tagger.logits for name, tagger in taggers.items() if name != EAGER}, left_out

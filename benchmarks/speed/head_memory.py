@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Column, Report
+from benchmarks.speed.report import Column, JsonFile, PlotFile, Report
 
 # Labels and heads with their options; the last of a group is the one the others are compared with.
 GROUPS: tuple[tuple[int, tuple[tuple[str, dict[str, Any]], ...]], ...] = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Check, Column, Report
+from benchmarks.speed.report import Check, Column, JsonFile, PlotFile, Report
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

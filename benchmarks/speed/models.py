@@ -1,4 +1,4 @@
-"""The model and the pictures that a benchmark uses when the user names none."""
+"""The model and the images that a benchmark uses when the user names none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model_name(source: str | None) -> str:
 
 
 def bench_photos(folder: Path | None, count: int, drawn_in: Path) -> list[str]:
-    """The first JPEGs of a folder, or drawn pictures of a size that photos have on the web."""
+    """The first JPEGs of a folder, or synthetic images of a size that photos have on the web."""
     from labelwise.data.decode import find_images
     from labelwise.data.sample import make_sample
 

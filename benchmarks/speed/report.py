@@ -6,10 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
 
 from labelwise.core.errors import missing_extra
 from labelwise.engines.measure import machine
+
+# Options that every benchmark has.
+JsonFile = Annotated[Path | None, Parameter(name="--json", help="Also write the numbers to this file.")]
+PlotFile = Annotated[
+    Path | None, Parameter(name="--plot", help="Also draw them, to a .png or .svg file (extra plots).")
+]
 
 
 class Column(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from benchmarks.speed.options import JsonFile, PlotFile
+from benchmarks.speed.report import JsonFile, PlotFile
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
 
 Mode = Literal["inference", "training"]
@@ -56,7 +56,7 @@ def scaling(
 ) -> None:
     """Time, memory and parameters of the heads for many labels.
 
-    The defaults follow ML-Decoder's table 9: what TResNet-M gives for pictures of 224 pixels, 2048 channels of 7 x 7
+    The defaults follow ML-Decoder's table 9: what TResNet-M gives for images of 224 pixels, 2048 channels of 7 x 7
     cells, and 100 groups; all query heads work with 768 dimensions. Each measurement has a process of its own with a
     limit to its memory and time: a head that does not fit is a row of the table. Memory is the most that the process
     held beyond what it held before the head was built: weights, inputs, intermediate results and, in training,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Check, Column, Report
+from benchmarks.speed.report import Check, Column, JsonFile, PlotFile, Report
 from labelwise.core.errors import LabelwiseError
 from labelwise.engines.measure import memory_of
 
@@ -51,11 +50,11 @@ def serve(
     model
         A run, a model folder or a hub id; default: EfficientNet-Lite2 at 224 pixels with an untrained HSQ head.
     photos
-        A folder of JPEGs; default: drawn pictures of 400 pixels.
+        A folder of JPEGs; default: synthetic images of 400 pixels.
     images
         How many of them; the clients send them again and again.
     clients
-        Connections that each send a picture as soon as the last one is answered.
+        Connections that each send an image as soon as the last one is answered.
     seconds
         Of load that count, after 5 to warm up.
     engine
@@ -63,7 +62,7 @@ def serve(
     workers
         Of the server.
     batch
-        Pictures in a batch, at most.
+        Images in a batch, at most.
     """
     from benchmarks.speed.models import bench_model, bench_photos, model_name
     from labelwise.engines.load import load
@@ -112,7 +111,7 @@ def serve(
             Column("memory_late", "at the end (MB)", ".0f"),
         ],
         rows,
-        notes=[f"mean batch under load: {load_result.mean_batch:.1f} pictures"],
+        notes=[f"mean batch under load: {load_result.mean_batch:.1f} images"],
         settings={
             "model": model_name(model),
             "photos": photos is not None,
@@ -169,7 +168,7 @@ def running_server(source: str, *options: str) -> Iterator[Server]:
 class Load:
     """What the clients saw."""
 
-    answers: list[tuple[int, float, float, int, str]]  # picture, sent, answered, status, body
+    answers: list[tuple[int, float, float, int, str]]  # image, sent, answered, status, body
     start: float  # when it began to count
     seconds: float
     memory_early: int  # bytes, after a quarter of the time
@@ -197,7 +196,7 @@ class Load:
 
 
 def _offline(tagger: Tagger, paths: list[str], batch: int) -> tuple[Scores, float]:
-    """Every picture's scores, and images per second."""
+    """Every image's scores, and images per second."""
     start = time.perf_counter()
     predictions = tagger.predict(paths, batch_size=batch)
     speed = len(paths) / (time.perf_counter() - start)
@@ -235,12 +234,12 @@ def _mean_batch(port: int) -> float:
 def compare(answers: list[tuple[int, float, float, int, str]], expected: Scores, tagger: Tagger) -> tuple[int, int]:
     """How many answers are wrong, and how many are none."""
     wrong = lost = 0
-    for picture, _, _, status, body in answers:
+    for image, _, _, status, body in answers:
         if status != 200:
             lost += 1
             continue
         (found,) = json_module.loads(body)["predictions"]
-        wrong += not _same(found, expected[picture], tagger.thresholds, tagger.config.task == "single-label")
+        wrong += not _same(found, expected[image], tagger.thresholds, tagger.config.task == "single-label")
     return wrong, lost
 
 

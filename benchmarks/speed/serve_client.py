@@ -14,11 +14,11 @@ from typing import Any, cast
 
 
 class _Client(asyncio.Protocol):
-    """One connection that sends a picture, waits for the answer, and sends the next one."""
+    """One connection that sends an image, waits for the answer, and sends the next one."""
 
     def __init__(self, load: _Load) -> None:
         self._load, self._received = load, bytearray()
-        self._picture: int | None = None  # that it waits for
+        self._image: int | None = None  # that it waits for
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -40,25 +40,25 @@ class _Client(asyncio.Protocol):
             self._answered(status, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._picture is not None:
+        if self._image is not None:
             self._answered(0, str(exc or "the connection was closed").encode())
 
     def _answered(self, status: int, body: bytes) -> None:
-        self._load.answers.append((self._picture, self._sent, time.time(), status, body.decode()))
-        self._picture = None
+        self._load.answers.append((self._image, self._sent, time.time(), status, body.decode()))
+        self._image = None
         if status:
             self._next()
         else:
             self._load.leave()
 
     def _next(self) -> None:
-        self._picture = self._load.draw()
-        if self._picture is None:
+        self._image = self._load.draw()
+        if self._image is None:
             self._load.leave()
             self._transport.close()
             return
         self._sent = time.time()
-        self._transport.writelines(self._load.requests[self._picture])
+        self._transport.writelines(self._load.requests[self._image])
 
 
 class _Load:
@@ -71,7 +71,7 @@ class _Load:
         self.done = asyncio.Event()
 
     def draw(self) -> int | None:
-        """The number of the next picture; None when time is up."""
+        """The number of the next image; None when time is up."""
         if time.time() >= self._end:
             return None
         self._drawn += 1

@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Check, Column, Report
-from labelwise.core.errors import LabelwiseError
+from benchmarks.speed.report import Check, Column, JsonFile, PlotFile, Report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,14 +35,14 @@ def throughput(
 ) -> None:
     """Images per second from a folder of JPEGs to labels, on every engine, against an eager timm + Pillow loop.
 
-    All of them run on the same pictures in turns, and their answers are compared: how many of all decisions (a label
-    applies to a picture or not) are other ones than the eager loop's. Stages are timed one by one, in
-    ms for a picture; end to end, labelwise decodes the next pictures while the network works.
+    All of them run on the same images in turns, and their answers are compared: how many of all decisions (a label
+    applies to an image or not) are other ones than the eager loop's. Stages are timed one by one, in
+    ms per image; end to end, labelwise decodes the next images while the network works.
 
     Parameters
     ----------
     photos
-        A folder of JPEGs; default: drawn pictures of 400 pixels.
+        A folder of JPEGs; default: synthetic images of 400 pixels.
     images
         How many of them.
     model
@@ -52,7 +50,7 @@ def throughput(
     int8
         An exported INT8 model (`labelwise export --int8`), as one more row.
     batch
-        Pictures in a batch.
+        Images in a batch.
     rounds
         Of all of them; the fastest counts.
     """
@@ -89,7 +87,7 @@ def throughput(
     ]
     report = Report(
         "throughput",
-        f"{len(paths):,} JPEGs to labels, batch {batch}; stages in ms for a picture",
+        f"{len(paths):,} JPEGs to labels, batch {batch}; stages in ms per image",
         [
             Column("engine", "engine"),
             *(Column(f"{stage}_ms", stage, ".1f") for stage in STAGES),
@@ -118,26 +116,11 @@ def throughput(
 
 def _taggers(network: LabelModel, batch: int, int8: Path | None) -> tuple[dict[str, Tagger], dict[str, str]]:
     """One for each engine that is installed, and why others are left out."""
-    from labelwise.engines.choose import open_engine
-    from labelwise.runtime.exported import find_export
-    from labelwise.runtime.sessions import FAMILIES
-    from labelwise.runtime.tagger import Tagger
+    from labelwise.analysis.speed import EAGER, open_taggers
 
-    taggers: dict[str, Tagger] = {}
-    left_out: dict[str, str] = {}
-    for family in FAMILIES:
-        try:
-            engine = open_engine(family, network, size=network.config.preprocessing.size, batch_size=batch)
-        except LabelwiseError as error:
-            left_out[family] = str(error)
-            continue
-        taggers[family] = Tagger(network, engine=engine)
-    if int8 is not None:
-        exported = find_export(int8)
-        if exported is None:
-            raise LabelwiseError(f"{str(int8)!r} is no exported model; make one with labelwise export --int8")
-        taggers["INT8"] = Tagger(exported)
-    return taggers, left_out
+    exported = {} if int8 is None else {"INT8": int8}
+    taggers, left_out = open_taggers(network, batch_size=batch, exported=exported)
+    return {name: tagger for name, tagger in taggers.items() if name != EAGER}, left_out
 
 
 def _scores(tagger: Tagger, paths: Sequence[str], batch: int) -> np.ndarray:
@@ -166,7 +149,7 @@ def _in_rounds(
 
 
 def _stages(tagger: Tagger, backbone: nn.Module | None, paths: Sequence[str], batch: int) -> dict[str, float]:
-    """ms for a picture, one stage at a time. The head's time is the whole network's less the backbone's."""
+    """ms per image, one stage at a time. The head's time is the whole network's less the backbone's."""
     import numpy as np
 
     from labelwise.data.images import load_image
@@ -176,9 +159,9 @@ def _stages(tagger: Tagger, backbone: nn.Module | None, paths: Sequence[str], ba
 
     transform = InputTransform(tagger.config.preprocessing)
     start = time.perf_counter()
-    pictures = [load_image(path, min_side=transform.min_side) for path in paths]
+    images = [load_image(path, min_side=transform.min_side) for path in paths]
     decoded = time.perf_counter()
-    inputs = np.stack([transform(picture) for picture in pictures])[:batch]
+    inputs = np.stack([transform(image) for image in images])[:batch]
     stages = {"decode": decoded - start, "preprocess": time.perf_counter() - decoded}
     result: dict[str, Any] = {name: taken / len(paths) * 1e3 for name, taken in stages.items()}
     runs: dict[str, Callable[[], object]] = {"network": lambda: tagger.logits(inputs)}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.speed.options import JsonFile, PlotFile
-from benchmarks.speed.report import Check, Column, Report
+from benchmarks.speed.report import Check, Column, JsonFile, PlotFile, Report
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def train(
     Parameters
     ----------
     data
-        What --data of `labelwise train` takes; default: drawn pictures.
+        What --data of `labelwise train` takes; default: synthetic images.
     images
         How many of them.
     batch

@@ -1,6 +1,6 @@
-"""Pictures of single sections of a report, for the pages in docs/.
+"""Images of single sections of a report, for the pages in docs/.
 
-    python benchmarks/pictures_of_report.py compare/report.html --section "Related labels" --out docs/images/pairs.png
+    python benchmarks/report_images.py compare/report.html --section "Related labels" --out docs/images/pairs.png
 
 Needs a Chromium (apt install chromium, or CHROMIUM=path), as the browser tests do.
 """
