@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
-    from labelwise import data, heads, losses, metrics
+    from labelwise import backbones, data, heads, losses, metrics
     from labelwise.api.cost import bench, complexity
     from labelwise.api.deployment import export, push, serve
     from labelwise.api.evaluation import evaluate, report
@@ -35,6 +35,7 @@ __all__ = [
     "LabelwiseError",
     "Run",
     "Tagger",
+    "backbones",
     "bench",
     "check_explanations",
     "complexity",
@@ -59,7 +60,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = ("data", "heads", "losses", "metrics")
+_MODULES = ("backbones", "data", "heads", "losses", "metrics")
 _HOME = {
     "api.cost": ("bench", "complexity"),
     "api.deployment": ("export", "push", "serve"),

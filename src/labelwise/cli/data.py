@@ -1,4 +1,4 @@
-"""`labelwise data`: look at a dataset, split it, convert it, fetch one, or make the built-in sample set."""
+"""`labelwise data`: inspect, split, convert or download a dataset, or create the sample set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from labelwise.cli.common import say
+import labelwise as lw
+from labelwise.cli.common import Data, JsonFile, note, say
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
     from labelwise.data.inspection import Inspection, Pair
 
-app = App(name="data", help="Look at a dataset, split it, convert it, fetch one, or make the built-in sample set.")
+app = App(name="data", help="Inspect, split, convert or download a dataset, or create the sample set.")
 
 _LABELS_SHOWN = 30
 _FEW_SHOWN = 5
@@ -26,60 +27,53 @@ _FEW_SHOWN = 5
 
 @app.command
 def inspect(
-    data: str,
+    data: Data,
     *,
     fast: bool = False,
     pairs: int = 10,
-    json_file: Annotated[Path | None, Parameter("--json")] = None,
-    picture: Path | None = None,
+    json_file: JsonFile = None,
+    plot: Annotated[Path | None, Parameter(("--plot", "--picture"))] = None,
 ) -> None:
-    """Say what is in a dataset and what to fix: counts, labels that come together, duplicates, broken images.
+    """Show what is in a dataset and what to fix: counts, labels that occur together, duplicates, broken images.
 
     Parameters
     ----------
-    data
-        A path (its format is recognised) or format:path, for example photos.csv or coco:/data/coco2017.
     fast
         Do not decode the images; broken ones are then not found.
     pairs
         How many pairs of labels to show.
-    json_file
-        Also write everything as JSON into this file.
-    picture
-        Also draw it into this file (.png, .pdf or .svg).
+    plot
+        Also draw it to this file (.png, .pdf or .svg).
     """
-    from labelwise import data as tools
     from labelwise.reports.figures import check_can_draw, save_picture
 
-    if picture:
-        check_can_draw(picture)
-    for file in filter(None, (json_file, picture)):
+    if plot:
+        check_can_draw(plot)
+    for file in filter(None, (json_file, plot)):
         file.parent.mkdir(parents=True, exist_ok=True)
-    report = tools.inspect(data, decode=not fast, pairs=pairs, progress=True)
+    report = lw.data.inspect(data, decode=not fast, pairs=pairs, progress=True)
     _show(report)
     if json_file:
         text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
         # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
         atomic_write(json_file, text.encode("utf-8", "backslashreplace"))
-    if picture:
-        save_picture(report, picture)
+    if plot:
+        save_picture(report, plot)
 
 
 @app.command
 def split(
-    data: str,
+    data: Data,
     *,
     out: Path,
     fractions: str = "train=0.8,val=0.1,test=0.1",
     seed: int = 0,
     force: bool = False,
 ) -> None:
-    """Give every image a split so that each label keeps its share in each; copies of a picture stay together.
+    """Split a dataset so that each label keeps its share in every split; copies of an image stay together.
 
     Parameters
     ----------
-    data
-        A path (its format is recognised) or format:path.
     out
         The manifest to write: .csv, .tsv, .jsonl or .parquet.
     fractions
@@ -87,28 +81,27 @@ def split(
     seed
         The same seed gives the same splits.
     force
-        Replace the splits that images have already; without it they are kept and only the others are divided.
+        Replace the splits that images have already. By default they are kept and only the others are divided.
     """
-    from labelwise import data as tools
     from labelwise.data.splitting import parse_fractions, split_notes
 
     shares = parse_fractions(fractions)
-    source = tools.open_data(data)
+    source = lw.data.open_data(data)
     if out.resolve() == Path(source.source).resolve():
         raise LabelwiseError(
             f"{out} would be replaced, and with it all columns but image, labels and split; name another"
         )
-    table = tools.split(source, shares, seed=seed, force=force, progress=True)
-    tools.write_manifest(table, out)
-    for note in split_notes(table, shares, out):
-        say(f"note: {note}", stderr=True)
+    table = lw.data.split(source, shares, seed=seed, force=force, progress=True)
+    lw.data.write_manifest(table, out)
+    for text in split_notes(table, shares, out):
+        note(f"note: {text}")
     sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
     say(f"{out}: {sizes}")
 
 
 @app.command
 def convert(
-    data: str,
+    data: Data,
     *,
     to: str,
     out: Path,
@@ -119,8 +112,6 @@ def convert(
 
     Parameters
     ----------
-    data
-        A path (its format is recognised) or format:path.
     to
         csv, tsv, jsonl, parquet, coco, imagefolder or webdataset.
     out
@@ -128,19 +119,17 @@ def convert(
     columns
         Manifests: one column per label instead of names; keeps labels that no image has.
     unknown
-        What becomes of unknown labels in a format that cannot express them.
+        What to do with unknown labels in a format that cannot express them.
     """
-    from labelwise import data as tools
-
-    table = tools.open_data(data)
-    for note in tools.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
-        say(f"note: {note}", stderr=True)
+    table = lw.data.open_data(data)
+    for text in lw.data.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
+        note(f"note: {text}")
     say(f"{out}: {len(table):,} images as {to}")
 
 
 @app.command
 def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
-    """Fetch a public dataset, check it and unpack it. Interrupted? The same command goes on from there.
+    """Download a public dataset, check it and unpack it. The same command resumes an interrupted download.
 
     Parameters
     ----------
@@ -149,36 +138,32 @@ def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
     out
         The folder to unpack into.
     keep_archives
-        Keep the archives besides what was in them.
+        Keep the archives after unpacking them.
     """
-    from labelwise import data as tools
-
-    folder = tools.download(dataset, out, keep_archives=keep_archives, progress=True)
+    folder = lw.data.download(dataset, out, keep_archives=keep_archives, progress=True)
     say(f"{folder}: {dataset} is complete")
 
 
 @app.command
 def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> None:
-    """Make the built-in sample set: drawn landscapes with 13 labels, in seconds.
+    """Create the sample set: synthetic landscapes with 13 labels, in seconds.
 
     Parameters
     ----------
     out
         The folder to write images/ and labels.csv into.
     images
-        How many pictures.
+        How many images.
     size
         Their width and height in pixels.
     seed
         The same seed gives the same files.
     """
-    from labelwise import data as tools
-
-    table = tools.make_sample(out, images=images, size=size, seed=seed, progress=True)
+    table = lw.data.make_sample(out, images=images, size=size, seed=seed, progress=True)
     say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
 
 
-# ---- the report on the terminal
+# ---- The inspection on the terminal
 
 
 def _show(report: Inspection) -> None:

