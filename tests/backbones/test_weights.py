@@ -58,7 +58,7 @@ def test_weights_packages_are_pretrained(name: str) -> None:
     ("config", "weights", "message"),
     [
         (RESNET, "missing.pth", r"no weights file 'missing.pth'; give a path, or one of: auto, hub, package, none"),
-        (RESNET, "package", "no package carries weights for 'resnet10t'; these have one: tf_efficientnet_lite0"),
+        (RESNET, "package", "no package contains weights for 'resnet10t'; these have one: tf_efficientnet_lite0"),
         (BackboneConfig(name="nf_resnet26"), "hub", "no pretrained weights for 'nf_resnet26'"),
     ],
 )

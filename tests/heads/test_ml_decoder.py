@@ -73,7 +73,7 @@ def test_broken_public_weights_are_named() -> None:
     state = timm_head(30, 10).state_dict()
     with pytest.raises(LabelwiseError, match="no ML-Decoder in these weights"):
         load_ml_decoder({"conv1.weight": torch.zeros(3)})
-    with pytest.raises(LabelwiseError, match="lack or distort"):
+    with pytest.raises(LabelwiseError, match="is missing or has a wrong shape"):
         load_ml_decoder({k: v for k, v in state.items() if "embed_standart" not in k})
     with pytest.raises(LabelwiseError, match="do not fit"):
         load_ml_decoder({**state, "query_embed.weight": torch.zeros(3, DIM)})

@@ -116,7 +116,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "w.txt")
     fails(r"no vector for 2 of the names: no 'bus' for 'dog-bus'.*words.phrases", path, "dog", "dog-bus", "xx")
     fails("no vector for 1 of the names: no '!' for '!'", path, "!")
-    fails("there are no labels", path)
+    fails("at least one label", path)
     (tmp_path / "w.txt").write_text("dog 1 2\ncat 1 x\n")
     fails("line 2 is not a word followed by 2 numbers", path, "cat")
     (tmp_path / "w.txt").write_text("dog 1 2\ncat 1 nan\n")
@@ -126,7 +126,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": "x", "templates": ["a photo"]}, "'a photo' has no place"),
+        ({"source": "x", "templates": ["a photo"]}, "'a photo' has no '{}'"),
         ({"source": "x", "templates": []}, "templates"),
         ({"source": "x", "phrases": {"a": []}}, "no phrases for 'a'"),
         ({"source": "x", "phrases": "no/such.yaml"}, "cannot read the phrases"),

