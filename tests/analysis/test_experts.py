@@ -165,7 +165,7 @@ def test_training_records_the_gates_of_each_epoch(
 
     write_experts(fresh, tmp_path / "experts.html")
     page = (tmp_path / "experts.html").read_text()
-    assert "How it came about" in page
+    assert "During training" in page
     assert "epoch 3, s1" in page
     write_experts(fresh, tmp_path / "experts.json")
     content = json.loads((tmp_path / "experts.json").read_text())

@@ -44,7 +44,7 @@ def pages(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[st
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELWISE_CACHE", str(folder / "cache"))
-        options = ReportOptions(bootstrap=30, workers=0, pictures=4, progress=False)
+        options = ReportOptions(bootstrap=30, workers=0, images=4, progress=False)
         return {
             "one": runs_report([runs[1]], folder / "one", options),
             "several": runs_report(runs, folder / "all", options),

@@ -27,14 +27,18 @@ def test_names_beside_points_keep_apart(points: list[tuple[float, float]], lengt
 
 
 def test_bars_go_from_zero_to_their_value() -> None:
-    rows = [Whisker("up", 4.0, 3.0, 5.0), Whisker("down", -2.0, -4.0, 0.5, sure=False), Whisker("nan", math.nan, 0, 0)]
+    rows = [
+        Whisker("up", 4.0, 3.0, 5.0),
+        Whisker("down", -2.0, -4.0, 0.5, significant=False),
+        Whisker("nan", math.nan, 0, 0),
+    ]
     page = Page(difference_chart(rows, title="t", note="n"))
     bars = [values for name, values in page.elements if name == "rect"]
     widths = [float(str(bar["width"]).rstrip("%")) for bar in bars]
     assert widths[0] == pytest.approx(2 * widths[1])
     left = [float(str(bar["x"]).rstrip("%")) for bar in bars]
     assert left[1] + widths[1] == pytest.approx(left[0], abs=0.01)  # both begin at zero
-    assert [str(bar["class"]) for bar in bars] == ["bar gain", "bar loss unsure"]
+    assert [str(bar["class"]) for bar in bars] == ["bar gain", "bar loss hollow"]
     assert "+4.0" in page.text
     assert "−2.0" in page.text  # noqa: RUF001
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,9 @@ import pytest
 from PIL import Image
 
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.sample import make_sample
 from labelwise.loading.augment import eval_transform
-from labelwise.model.model import create_model
-from labelwise.reports import DemoPicture, overlay
+from labelwise.reports import overlay
 from labelwise.reports.overlay import data_uri, heat_colour, seen_box
-from labelwise.runtime.tagger import Tagger
 
 GREY = Image.new("RGB", (80, 40), (100, 100, 100))
 
@@ -85,14 +81,3 @@ def test_data_uri_is_a_jpeg_within_its_limit() -> None:
     kind, _, data = data_uri(Image.new("RGBA", (900, 300), (255, 0, 0, 255)), 90).partition(",")
     assert kind == "data:image/jpeg;base64"
     assert Image.open(BytesIO(base64.b64decode(data))).size == (90, 30)
-
-
-def test_a_demo_picture_from_a_real_prediction(tmp_path: Path) -> None:
-    table = make_sample(tmp_path, images=1, size=60)
-    model = create_model("test_resnet", "hsq", table.labels, weights="none", size=64, dim=16)
-    prediction = Tagger(model, threshold=0.0).predict(table.images[0])[0]
-    picture = DemoPicture.from_prediction(prediction, table.present(0))
-    assert picture.name == "00000.jpg"
-    assert list(picture.predicted.items()) == list(prediction.all_scores.items())
-    assert list(picture.overlays) == prediction.labels
-    assert {image.size for image in picture.overlays.values()} == {(60, 60)}

@@ -20,7 +20,7 @@ from labelwise.reports.page import ReportOptions, runs_report
 from labelwise.training.run import open_runs
 from report_kit import EVIL, Page, make_run
 
-QUICK = {"bootstrap": 40, "workers": 0, "pictures": 3}
+QUICK = {"bootstrap": 40, "workers": 0, "images": 3}
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -37,7 +37,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def one(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("one")
-    report([str(runs[1])], out=out, quality=True, **QUICK)
+    report([str(runs[1])], out=out, quality=True, predictions=4, **QUICK)
     return out
 
 
@@ -66,11 +66,11 @@ def test_the_numbers_are_those_of_evaluate(one: Path, runs: list[Path], photos: 
 
 def test_the_page_says_it_all_and_escapes_everything(one: Path) -> None:
     page = Page((one / "report.html").read_text())
-    for title in ("All numbers", "Label by label", "Precision against recall", "Thresholds and calibration",
-                  "Labels that come together", "Worst mistakes", "Labels to check", "Experts", "Training",
-                  "What it costs", "Problems in the data", "Recipes"):  # fmt: skip
+    for title in ("Metrics", "Labels", "Precision-recall curves", "Thresholds and calibration", "Co-occurrence",
+                  "Predictions", "Worst mistakes", "Labels to check", "Experts", "Training", "Cost",
+                  "Problems in the data", "Recipes"):  # fmt: skip
         assert title in page.text
-    assert "1 images could not be read" in page.text
+    assert "1 images cannot be decoded" in page.text
     assert "optimistic" not in page.text
     for name in EVIL.values():
         assert name in page.text
@@ -160,11 +160,11 @@ def test_a_report_without_pictures_says_so(runs: list[Path], photos: LabelTable,
     folder = tmp_path / "photos"
     shutil.copytree(Path(photos.source).parent, folder)
     run = make_run(tmp_path / "run", folder / "labels.csv", photos.labels)
-    options = ReportOptions(bootstrap=0, workers=0, pictures=2, progress=False)
+    options = ReportOptions(bootstrap=0, workers=0, images=2, progress=False)
     runs_report([run], tmp_path / "before", options)
     shutil.rmtree(folder / "images")
     text = runs_report([run], tmp_path / "after", options).read_text()
-    assert "no picture: " in text
+    assert "no image: " in text
     assert text.count("<img") == 0
     before, after = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("before", "after"))
     assert before["runs"][0]["mAP"] == after["runs"][0]["mAP"]
@@ -175,7 +175,7 @@ def test_labels_that_not_all_runs_have_are_left_out_and_named(
 ) -> None:
     fewer = make_run(tmp_path / "fewer", Path(photos.source), (*photos.labels[3:], "unicorn"))
     said: list[str] = []
-    options = ReportOptions(bootstrap=20, workers=0, pictures=0, progress=False, warn=said.append)
+    options = ReportOptions(bootstrap=20, workers=0, images=0, progress=False, warn=said.append)
     page = runs_report([runs[0], fewer], tmp_path / "out", options).read_text()
     assert [line for line in said if "left out: not all runs have them" in line] == [
         "3 labels of gap <u>run are left out: not all runs have them.",
@@ -192,7 +192,7 @@ def test_a_model_without_a_run_needs_data_and_keeps_its_predictions_beside_the_r
     create_model("test_resnet", "gap", photos.labels, weights="none", size=64).save(tmp_path / "alone")
     with pytest.raises(LabelwiseError, match="add --data"):
         runs_report([tmp_path / "alone"], tmp_path / "out")
-    options = ReportOptions(data=photos.source, split="val", bootstrap=0, workers=0, pictures=0, progress=False)
+    options = ReportOptions(data=photos.source, split="val", bootstrap=0, workers=0, images=0, progress=False)
     runs_report([tmp_path / "alone"], tmp_path / "out", options)
     assert len(list((tmp_path / "out" / "predictions").glob("*.npz"))) == 1
     assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == [
@@ -204,11 +204,11 @@ def test_a_model_without_a_run_needs_data_and_keeps_its_predictions_beside_the_r
 
 def test_trained_images_are_called_optimistic_and_refused_for_label_quality(runs: list[Path], tmp_path: Path) -> None:
     said: list[str] = []
-    options = ReportOptions(split="val+train", bootstrap=0, workers=0, pictures=0, progress=False, warn=said.append)
+    options = ReportOptions(split="val+train", bootstrap=0, workers=0, images=0, progress=False, warn=said.append)
     page = runs_report([runs[0]], tmp_path / "out", options).read_text()
     assert any("was trained on 63 of these images: its numbers are optimistic" in line for line in said)
     assert "optimistic" in page
-    with pytest.raises(LabelwiseError, match="leave out --quality"):
+    with pytest.raises(LabelwiseError, match="not trained on"):
         runs_report([runs[0]], tmp_path / "out", ReportOptions(split="train", quality=True, progress=False))
 
 
@@ -218,7 +218,7 @@ def test_the_per_label_baseline(photos: LabelTable, tmp_path: Path, monkeypatch:
     recipe = run / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("on_bad_image: error", "on_bad_image: skip"))
     assert "freeze: backbone" in recipe.read_text()
-    options = ReportOptions(per_label_baseline=True, bootstrap=60, workers=0, pictures=0, progress=False)
+    options = ReportOptions(per_label_baseline=True, bootstrap=60, workers=0, images=0, progress=False)
     page = runs_report([run], tmp_path / "out", options).read_text()
     found = json.loads((tmp_path / "out" / "report.json").read_text())["negative_transfer"]
     assert found["training_images"] == 63
@@ -263,7 +263,7 @@ def test_a_run_named_twice_counts_once(runs: list[Path]) -> None:
 def test_an_interrupted_report_leaves_the_old_page(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ReportOptions(bootstrap=0, workers=0, pictures=0, progress=False)
+    options = ReportOptions(bootstrap=0, workers=0, images=0, progress=False)
     page = runs_report([runs[0]], tmp_path, options)
     before = page.read_bytes()
 

@@ -240,6 +240,7 @@ def report(
     reference: str | None = None,
     pairs: Sequence[str | tuple[str, str]] = (),
     images: int = 12,
+    predictions: int = 0,
     quality: bool = False,
     per_label_baseline: bool = False,
     bootstrap: int = 1000,
@@ -260,6 +261,7 @@ def report(
         reference: The run that the others are compared with, by its name on the page. Default: the first one.
         pairs: Pairs of related labels to compare across the runs, e.g. `[("cow", "horse")]`.
         images: How many of the worst mistakes of each kind to show.
+        predictions: How many images to show with their predictions and attention maps.
         quality: Also list labels that are probably wrong or missing (needs the extra `quality`).
         per_label_baseline: Also fit one model per label on the same frozen features, to find negative transfer.
         bootstrap: Bootstrap samples for intervals and comparisons.
@@ -277,6 +279,7 @@ def report(
         PosixPath('compare/report.html')
     """
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
+    require(predictions=(predictions, 0))
     from labelwise.reports.page import ReportOptions, runs_report
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
@@ -285,7 +288,8 @@ def report(
         split=split,
         reference=reference,
         pairs=[pair if isinstance(pair, str) else ",".join(pair) for pair in pairs],
-        pictures=images,
+        images=images,
+        predictions=predictions,
         quality=quality,
         per_label_baseline=per_label_baseline,
         bootstrap=bootstrap,

@@ -21,6 +21,7 @@ def report(
     reference: str | None = None,
     pair: Annotated[list[str] | None, Parameter(negative=())] = None,
     images: Annotated[int, Parameter(("--images", "--pictures"))] = 12,
+    predictions: int = 0,
     quality: Flag = False,
     per_label_baseline: Flag = False,
     bootstrap: int = 1000,
@@ -47,6 +48,8 @@ def report(
         Two related labels to compare across the runs, e.g. cow,horse; may be repeated.
     images
         How many of the worst mistakes of each kind to show.
+    predictions
+        How many images to show with their predictions and attention maps.
     quality
         Also list labels that are probably wrong or missing; needs pip install 'labelwise[quality]'.
     per_label_baseline
@@ -62,6 +65,7 @@ def report(
         reference=reference,
         pairs=pair or [],
         images=images,
+        predictions=predictions,
         quality=quality,
         per_label_baseline=per_label_baseline,
         bootstrap=bootstrap,

@@ -1,9 +1,7 @@
-"""Pages and pictures for people: one self-contained HTML file, and where a model looked."""
+"""Pages and figures: the report of runs as one self-contained HTML file, and attention maps over images."""
 
-from __future__ import annotations
-
-from labelwise.reports.demo import DemoPicture, demo_report
 from labelwise.reports.html import Section, write_report
 from labelwise.reports.overlay import overlay
+from labelwise.reports.page import ReportOptions, runs_report
 
-__all__ = ["DemoPicture", "Section", "demo_report", "overlay", "write_report"]
+__all__ = ["ReportOptions", "Section", "overlay", "runs_report", "write_report"]

@@ -1,4 +1,4 @@
-"""Charts of values with their uncertainty: differences around zero, and intervals of several runs."""
+"""Charts for reports: differences and intervals with their uncertainty, heat maps, small precision-recall curves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.reports.html import Html, join, tag
-from labelwise.reports.svg import Axes, Point, cut, figure, look_of, span, ticks
+from labelwise.reports.svg import Axes, Point, cut, figure, series_class, span, ticks
 
 _NAMES, _WIDE = 24.0, 62.0  # percent of the width: names, and the plot; the rest is for numbers
 _ROW = 21  # height in pixels
@@ -18,13 +18,13 @@ _ROW = 21  # height in pixels
 
 @dataclass(frozen=True)
 class Whisker:
-    """A value with an interval around it; `sure` ones are drawn full, others hollow."""
+    """A value with its interval; significant ones are drawn filled, others hollow."""
 
     name: str
     value: float
     low: float
     high: float
-    sure: bool = True
+    significant: bool = True
     series: int = 1
 
 
@@ -38,7 +38,7 @@ def difference_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
     drawn = _grid(scale, len(drawn_rows), zero=True)
     for number, row in enumerate(drawn_rows):
         top = number * _ROW
-        look = f"bar {'gain' if row.value >= 0 else 'loss'}{'' if row.sure else ' unsure'}"
+        look = f"bar {'gain' if row.value >= 0 else 'loss'}{'' if row.significant else ' hollow'}"
         left, right = _x(min(0.0, row.value), scale), _x(max(0.0, row.value), scale)
         drawn.append(_name(row.name, top))
         drawn.append(
@@ -58,7 +58,7 @@ def difference_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
 
 
 def interval_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
-    """A point with its interval for each run."""
+    """A point with its interval per run."""
     scale = ticks(*span(v for row in rows for v in (row.value, row.low, row.high) if math.isfinite(v)))
     drawn = _grid(scale, len(rows))
     for number, row in enumerate(rows):
@@ -72,7 +72,7 @@ def interval_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
                 cx=f"{_x(row.value, scale):.3f}%",
                 cy=top + _ROW / 2,
                 r=4.5,
-                class_=f"dot {look_of(row.series)}",
+                class_=f"dot {series_class(row.series)}",
             )
         )
         drawn.append(tag("text", f"{row.value:.1f}", x="99.5%", y=top + 15, class_="end value"))
@@ -121,8 +121,8 @@ def _words(row: Whisker) -> str:
 
 
 def _figure(title: str, drawn: Sequence[Html], rows: int, note: str) -> Html:
-    picture = tag("svg", *drawn, width="100%", height=rows * _ROW + 24, role="img", aria_label=f"{title}. {note}")
-    return figure(title, [], picture, note, kind="bars")
+    drawing = tag("svg", *drawn, width="100%", height=rows * _ROW + 24, role="img", aria_label=f"{title}. {note}")
+    return figure(title, [], drawing, note, kind="bars")
 
 
 _CELL = 16.0
@@ -131,8 +131,10 @@ _SMALL = Axes((0.0, 1.0), (0.0, 1.0), width=150, height=96, left=4, right=4, top
 
 
 def heat_map(names: Sequence[str], values: NDArray[np.float64], *, title: str, what: str) -> Html:
-    """Values [n, n] from 0 to 1: the fuller the colour the higher. `what` is the sentence of one cell's tooltip, with
-    {row}, {column} and {value}. The diagonal and NaN stay empty."""
+    """Values [n, n] from 0 to 1, as the opacity of a colour. The diagonal and NaN stay empty.
+
+    `what` is the tooltip of a cell, with {row}, {column} and {value}.
+    """
     side = len(names) * _CELL
     drawn = [tag("rect", x=_GRID_NAMES, y=_GRID_NAMES, width=side, height=side, class_="plate")]
     for place, name in enumerate(names):
@@ -159,27 +161,27 @@ def heat_map(names: Sequence[str], values: NDArray[np.float64], *, title: str, w
             )
         )
     whole = _GRID_NAMES + side + 2
-    picture = tag("svg", *drawn, viewBox=f"0 0 {whole:g} {whole:g}", role="img", aria_label=title)
-    return figure(title, [], picture, kind="heat-map")
+    drawing = tag("svg", *drawn, viewBox=f"0 0 {whole:g} {whole:g}", role="img", aria_label=title)
+    return figure(title, [], drawing, kind="heat-map")
 
 
 def small_curves(
     names: Sequence[str], curves: Mapping[str, Sequence[Sequence[Point]]], captions: Sequence[str], now: Sequence[Point]
 ) -> Html:
-    """A small plot for each label: `curves` has for each run one curve per label, from (0, 0) to (1, 1); `now` is the
-    first run's working point, where its threshold is."""
+    """A small plot per label. `curves` has one curve per label for each run, within (0, 0) and (1, 1); `now` is the
+    operating point of the first run, at its threshold."""
     plots = []
     for place, name in enumerate(names):
         drawn = [tag("rect", x=4, y=4, width=142, height=88, class_="plate")]
         for number, lines in enumerate(curves.values(), start=1):
             spots = [_SMALL.place(point) for point in lines[place]]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-            drawn.append(tag("polyline", points=path, class_=f"line {look_of(number)}"))
+            drawn.append(tag("polyline", points=path, class_=f"line {series_class(number)}"))
         x, y = _SMALL.place(now[place])
         if np.isfinite(x) and np.isfinite(y):
             what = f"{name} at its threshold: recall {now[place][0]:.0%}, precision {now[place][1]:.0%}"
             drawn.append(tag("circle", tag("title", what), cx=round(x, 1), cy=round(y, 1), r=4, class_="now"))
         alt = f"precision against recall of {name}, {captions[place]}"
-        picture = tag("svg", *drawn, viewBox="0 0 150 96", role="img", aria_label=alt)
-        plots.append(tag("figure", tag("figcaption", tag("b", name), tag("span", captions[place])), picture))
+        drawing = tag("svg", *drawn, viewBox="0 0 150 96", role="img", aria_label=alt)
+        plots.append(tag("figure", tag("figcaption", tag("b", name), tag("span", captions[place])), drawing))
     return tag("div", join(*plots), class_="small-curves")

@@ -1,4 +1,4 @@
-"""The parts of a page about several runs: which is better, in which labels, and is it luck?"""
+"""The sections about several runs: which is better, in which labels, and whether the difference is significant."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def runs_section(
             for number, (run, value, found) in enumerate(ends, start=1)
         ],
         title="mAP with its 95% interval",
-        note="Intervals of two runs may overlap and the runs still differ: see the paired difference below.",
+        note="The intervals of two runs may overlap although their paired difference below is significant.",
     )
     keys = [key for key in differing(settings) if key not in ("model.backbone", "model.head", "model.size")]
     rows = []
     for run, one in zip(runs, settings, strict=True):
-        scores, sure = run.evaluation.scores, run.evaluation.confidence
+        scores, confidence = run.evaluation.scores, run.evaluation.confidence
         comparison = gain.get(run.name)
         rows.append(
             [
@@ -44,37 +44,38 @@ def runs_section(
                 tag(
                     "span",
                     f"{run.run.head}, {run.config.backbone.name}, {run.config.preprocessing.size} px",
-                    tag("small", _in_words(one, keys)) if keys else None,
+                    tag("small", _listed(one, keys)) if keys else None,
                 ),
-                with_interval(scores.mAP, sure.get("mAP")),
+                with_interval(scores.mAP, confidence.get("mAP")),
                 tag("span", "reference", class_="muted") if comparison is None else paired(comparison.metrics["mAP"]),
-                with_interval(scores.at_thresholds.CF1, sure.get("CF1")),
-                with_interval(scores.at_thresholds.OF1, sure.get("OF1")),
+                with_interval(scores.at_thresholds.CF1, confidence.get("CF1")),
+                with_interval(scores.at_thresholds.OF1, confidence.get("OF1")),
                 tag("span", count(run.complexity["parameters"]), tag("small", count(run.complexity["macs"]))),
             ]
         )
     heads = ["run", "model", "mAP", "difference", "CF1", "OF1", "parameters, multiply-adds"]
     return Section(
-        "The runs",
+        "Runs",
         join(chart, table(heads, rows, words=2)),
-        f"Differences are to {reference.name}, on the same images: paired bootstrap draws the images "
-        f"{reference.evaluation.samples:,} times and measures both runs on each draw. ✓ says that the 95% "
-        "interval of the difference leaves out 0; ○ that it may be luck. Everything is in runs.csv.",
+        f"Differences to {reference.name} on the same images, by paired bootstrap: both runs are measured on each of "
+        f"{reference.evaluation.samples:,} samples of the images. ✓: significant, p < 0.05; ○: not significant. "
+        "All settings are in runs.csv.",
     )
 
 
 def paired(difference: Difference) -> Html:
-    """+0.6 with its interval, and whether it is luck."""
-    sure = difference.p < 0.05
-    words = "not luck" if sure else "may be luck"
+    """+0.6 with its interval, and whether it is significant."""
+    significant = difference.p < 0.05
+    words = "significant" if significant else "not significant"
     low, high = signed(100 * difference.interval.low), signed(100 * difference.interval.high)
-    sign = tag("b", "\N{CHECK MARK}" if sure else "\N{WHITE CIRCLE}", title=words, class_="sure" if sure else "luck")
+    mark = "\N{CHECK MARK}" if significant else "\N{WHITE CIRCLE}"
+    sign = tag("b", mark, title=words, class_=words.replace(" ", "-"))
     value = f"{signed(100 * difference.value)} "
     return tag("span", value, sign, tag("span", words, class_="spoken"), tag("small", f"{low} to {high}"))
 
 
 def seeds_section(runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, Any]]) -> Section | None:
-    """Mean and spread of runs that differ in the seed only."""
+    """Mean and standard deviation of runs that differ only in the seed."""
     groups = seed_groups(settings)
     if all(len(group) < 2 for group in groups):
         return None
@@ -84,19 +85,19 @@ def seeds_section(runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, A
     for group, one in zip(groups, first, strict=True):
         values = [100 * runs[place].evaluation.scores.mAP for place in group]
         spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "\N{EN DASH}"
-        what = _in_words(one, keys) or "all runs"
+        what = _listed(one, keys) or "all runs"
         ends = f"{min(values):.2f} to {max(values):.2f}"
         rows.append([what, str(len(values)), f"{statistics.mean(values):.2f}", spread, ends])
     return Section(
         "Over seeds",
         table(["settings", "runs", "mean mAP", "standard deviation", "lowest to highest"], rows),
-        "Runs that differ in nothing but the seed. Bootstrap tells how sure a number is for one trained model; this "
-        "tells how much training it again changes it.",
+        "Runs that differ only in the seed. Bootstrap intervals cover the choice of test images for one trained model; "
+        "this table covers training it again.",
     )
 
 
 def differences_section(comparisons: Sequence[Comparison]) -> Section:
-    """HSQ section 4.3 in charts."""
+    """Differences of average precision per label (HSQ section 4.3)."""
     charts = []
     for comparison in comparisons[:_CHARTS]:
         rows = [
@@ -104,27 +105,25 @@ def differences_section(comparisons: Sequence[Comparison]) -> Section:
             for label, d, found in zip(comparison.run.labels, comparison.labels, comparison.significant, strict=True)
         ]
         shown = sorted(sorted(rows, key=lambda row: -abs(row.value))[:SHOWN], key=lambda row: -row.value)
-        left_out = f" The {SHOWN} labels that differ most, of {len(rows)}." if len(rows) > SHOWN else ""
+        left_out = f" Shown: the {SHOWN} of {len(rows)} labels that differ most." if len(rows) > SHOWN else ""
         charts.append(
             difference_chart(
                 shown,
                 title=f"{comparison.run.name} minus {comparison.reference.name}, in points of AP",
-                note=f"Full bars: not luck. Hollow: may be luck. Lines: 95% of the draws.{left_out}",
+                note=f"Filled bars: significant. Hollow bars: not significant. Lines: 95% intervals.{left_out}",
             )
         )
-    more = (
-        f" Charts of the first {_CHARTS} runs; differences.csv has all of them." if len(comparisons) > _CHARTS else ""
-    )
+    more = f" Charts of the first {_CHARTS} runs; all are in differences.csv." if len(comparisons) > _CHARTS else ""
     return Section(
-        "Label by label",
+        "Differences by label",
         tag("div", *charts, class_="charts"),
-        "Differences of average precision on the same images. With many labels some differ by luck alone, so “not "
-        f"luck” is corrected for their number (Benjamini and Hochberg, 5%).{more}",
+        "Differences of average precision on the same images. Significance is corrected for the number of labels "
+        f"(Benjamini-Hochberg, false discovery rate 5%).{more}",
     )
 
 
 def improved_section(runs: Sequence[MeasuredRun], comparisons: Sequence[Comparison]) -> Section:
-    """How many labels, and pairs of labels, improve together."""
+    """How many labels, and pairs of labels, improve."""
     best = {run.name: number for run, number in zip(runs, best_in(runs), strict=True)}
     rows = []
     for comparison in comparisons:
@@ -143,22 +142,22 @@ def improved_section(runs: Sequence[MeasuredRun], comparisons: Sequence[Comparis
             ]
         )
     reference = comparisons[0].reference
-    heads = ["run", "better", "significant", "worse", "significant", "pairs improved", "significant", "best of all in"]
+    heads = ["run", "better", "significant", "worse", "significant", "pairs improved", "significant", "best in"]
     pairs = improved_pairs(len(reference.labels))
     return Section(
         "Labels that improve together",
         table(heads, rows),
-        f"Against {reference.name}. A label is better if its average precision is higher. A pair of labels is improved "
-        f"if both of its labels are better, so that k better labels make k (k - 1) / 2 improved pairs, of {pairs:,} in "
-        "all (the count of HSQ section 4.3). “Surely” counts only differences that are not luck. “Best of all in”: "
-        f"labels in which no other run here is higher; for {reference.name} itself it is {best[reference.name]}.",
+        f"Against {reference.name}. A label is better if its average precision is higher. A pair is improved if both "
+        f"of its labels are better: k better labels make k (k - 1) / 2 improved pairs, of {pairs:,} (HSQ section 4.3). "
+        "“significant” counts only significant differences. “best in”: labels in which no other run here is higher; "
+        f"for {reference.name} it is {best[reference.name]}.",
     )
 
 
 def settings_section(
     runs: Sequence[MeasuredRun], settings: Sequence[Mapping[str, Any]], swept: Mapping[str, Sequence[Line]]
 ) -> Section:
-    """HSQ figure 6 and table 1: mAP against a setting; and against the cost."""
+    """mAP against each varied setting and against the cost (HSQ figure 6 and table 1)."""
     charts = []
     for key, lines in swept.items():
         points = {
@@ -178,11 +177,11 @@ def settings_section(
     charts.append(
         scatter_chart(cost, title="mAP against cost", x_label="billions of multiply-adds per image", y_label="mAP")
     )
-    return Section("What the settings and the cost buy", tag("div", *charts, class_="charts"))
+    return Section("Settings and cost", tag("div", *charts, class_="charts"))
 
 
 def related_section(runs: Sequence[MeasuredRun], pairs: Sequence[tuple[int, int]], chosen: bool) -> Section:
-    """HSQ figures 3, 4 and 7."""
+    """Average precision of pairs of related labels (HSQ figures 3, 4 and 7)."""
     labels = runs[0].labels
     precision = {run.name: 100 * run.average_precision for run in runs}
     charts = []
@@ -198,8 +197,8 @@ def related_section(runs: Sequence[MeasuredRun], pairs: Sequence[tuple[int, int]
     picker = tag(
         "figure",
         tag("figcaption", tag("strong", "Any two labels")),
-        tag("label", "across ", tag("select")),
-        tag("label", "upwards ", tag("select")),
+        tag("label", "x axis ", tag("select")),
+        tag("label", "y axis ", tag("select")),
         tag("svg", viewBox="0 0 440 300", role="img", aria_label="Average precision of two labels over the runs"),
         tag("p", class_="note"),
         class_="chart",
@@ -207,10 +206,10 @@ def related_section(runs: Sequence[MeasuredRun], pairs: Sequence[tuple[int, int]
         hidden="",
     )
     how = (
-        "The pairs were asked for."
+        "The pairs were chosen by the user."
         if chosen
-        else "Pairs that the first run takes for each other most: where one is present and the other is not, the "
-        "score of the other is still high."
+        else "The pairs are those that the reference run confuses most: where one label is present and the other is "
+        "not, the other still has a high score."
     )
     return Section(
         "Related labels",
@@ -218,7 +217,8 @@ def related_section(runs: Sequence[MeasuredRun], pairs: Sequence[tuple[int, int]
             tag("div", *charts, picker, class_="charts"),
             table(["absolute gap in points of AP", *precision], rows),
         ),
-        f"Each mark is a run; upper right is better. {how} The smaller the gap, the more evenly a run serves both.",
+        f"Each point is a run; upper right is better. {how} A smaller gap means that a run treats both labels more "
+        "equally.",
     )
 
 
@@ -234,13 +234,13 @@ def all_labels_section(runs: Sequence[MeasuredRun]) -> Section:
     return Section(
         "Average precision of every label",
         table(["label", "images", *(run.name for run in runs)], rows),
-        f"The best of each line in bold.{more}",
+        f"The best run per label in bold.{more}",
     )
 
 
-def _in_words(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{short_key(key)} {_said(settings[key])}" for key in keys if key in settings)
+def _listed(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{short_key(key)} {_value(settings[key])}" for key in keys if key in settings)
 
 
-def _said(value: Any) -> str:
+def _value(value: Any) -> str:
     return "\N{EN DASH}" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""The parts of a page that are curves and maps: precision and recall, thresholds, calibration, company, training."""
+"""The sections with curves: precision and recall, thresholds, calibration, co-occurrence, training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwise.reports.html import Html, Section, join, percent, table, tag
 from labelwise.reports.svg import Axes, figure, legend, line_chart, mark, path_of
 
 _CURVES = 24  # labels
-_TOO_FAR = 0.05  # calibration error: scores are no probabilities any more
+_POORLY_CALIBRATED = 0.05  # expected calibration error
 
 
 def curves_section(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> Section:
@@ -26,19 +26,19 @@ def curves_section(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> Section:
     captions = [" / ".join(percent(float(one.average_precision[n])) for one in runs) for n in order]
     rows = {row["label"]: row for row in run.evaluation.to_dict()["per_label"]}
     now = [(_fraction(rows[run.labels[n]]["recall"]), _fraction(rows[run.labels[n]]["precision"])) for n in order]
-    several = f" The order and the dots are those of {run.name}." if len(runs) > 1 else ""
+    several = f" Order and dots are those of {run.name}." if len(runs) > 1 else ""
     names = [run.labels[n] for n in order]
     key = tag("p", legend([one.name for one in runs])) if len(runs) > 1 else None
-    left_out = f" The {_CURVES} hardest labels of {len(run.labels)}." if len(run.labels) > _CURVES else ""
+    left_out = f" Shown: the {_CURVES} hardest of {len(run.labels)} labels." if len(run.labels) > _CURVES else ""
     return Section(
-        "Precision against recall",
+        "Precision-recall curves",
         join(key, small_curves(names, curves, captions, now)),
-        "Across: recall from 0 to 1; upwards: precision from 0 to 1. The hardest label first; the number is its "
-        f"average precision, the dot is where its threshold puts it.{several}{left_out}",
+        "x axis: recall from 0 to 1; y axis: precision from 0 to 1. The hardest label comes first. The number is the "
+        f"average precision, the dot is the operating point at the label's threshold.{several}{left_out}",
     )
 
 
-def sureness_section(run: MeasuredRun) -> Section:
+def calibration_section(run: MeasuredRun) -> Section:
     """Thresholds and calibration."""
     charts = [_reliability(run)]
     if run.config.task == "multi-label":
@@ -49,26 +49,25 @@ def sureness_section(run: MeasuredRun) -> Section:
         }
         best = found.thresholds[np.nanargmax(found.f1)] if not np.isnan(found.f1).all() else math.nan
         note = (
-            f"One threshold of {best:.2f} for all labels would give an OF1 of {100 * np.nanmax(found.f1):.1f}; "
-            f"the model's own thresholds give {percent(run.evaluation.scores.at_thresholds.OF1)}."
+            f"The best common threshold, {best:.2f}, gives an OF1 of {100 * np.nanmax(found.f1):.1f}; the model's own "
+            f"thresholds give {percent(run.evaluation.scores.at_thresholds.OF1)}."
         )
         charts.insert(0, _threshold_chart(series, note))
-    said = (
-        f"Scores come from (logit - {run.config.offset:.2f}) / {run.config.temperature:.2f}; their expected "
-        f"calibration error is {percent(run.evaluation.ece_after)} (from plain logits: "
-        f"{percent(run.evaluation.ece_before)})."
+    intro = (
+        f"Expected calibration error: {percent(run.evaluation.ece_after)}, and {percent(run.evaluation.ece_before)} "
+        f"without the model's temperature of {run.config.temperature:.2f} and offset of {run.config.offset:.2f}."
     )
-    if run.evaluation.ece_after > _TOO_FAR:
-        said += f" To mend it: labelwise evaluate {run.run.source} --data … --fit-temperature --fit-on val --save"
-    return Section("Thresholds and calibration", tag("div", *charts, class_="charts"), said)
+    if run.evaluation.ece_after > _POORLY_CALIBRATED:
+        intro += f" To fix it: labelwise evaluate {run.run.source} --data … --fit-temperature --fit-on val --save"
+    return Section("Thresholds and calibration", tag("div", *charts, class_="charts"), intro)
 
 
 def _threshold_chart(series: dict[str, list[tuple[float, float]]], note: str) -> Html:
     axes = Axes((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 25.0, 50.0, 75.0, 100.0))
-    drawn = axes.drawn("one threshold for all labels")
+    drawn = axes.drawn("common threshold")
     for number, points in enumerate(series.values(), start=1):
         drawn.append(path_of([axes.place(point) for point in points if math.isfinite(point[1])], number))
-    title = "If all labels had one threshold"
+    title = "One threshold for all labels"
     return figure(title, list(series), axes.svg(drawn, f"{title}: precision, recall and F1 in percent"), note)
 
 
@@ -80,33 +79,41 @@ def _reliability(run: MeasuredRun) -> Html:
     spots = [axes.place((one.score, 100 * one.share)) for one in bins]
     drawn.append(path_of(spots, 1))
     for spot, one in zip(spots, bins, strict=True):
-        words = f"scores around {one.score:.2f}: {one.share:.0%} of {one.entries:,} are right"
+        words = f"scores around {one.score:.2f}: {one.share:.0%} of {one.entries:,} are correct"
         drawn.append(mark(spot, 1, words))
-    title = "Do scores mean what they say?"
-    picture = axes.svg(drawn, f"{title} Share that is right against the score.")
-    note = "Percent of them that is right, for scores in 15 bins. On the dashed line, a score is a probability."
-    return figure(title, [], picture, note)
+    title = "Reliability diagram"
+    note = "Percentage of correct labels against the score, in 15 bins. Dashed: perfect calibration."
+    return figure(title, [], axes.svg(drawn, f"{title}: percentage of correct labels against the score."), note)
 
 
 def together_section(run: MeasuredRun, found: CoOccurrence) -> Section:
     names = [run.labels[n] for n in found.columns]
     charts = [
-        heat_map(names, found.truth, title="In truth", what="of the images with {row}, {value} have {column}"),
+        heat_map(names, found.truth, title="Ground truth", what="of the images with {row}, {value} have {column}"),
         heat_map(
-            names, found.predicted, title="As named", what="of the images called {row}, {value} are called {column}"
+            names,
+            found.predicted,
+            title="Predicted",
+            what="of the images predicted {row}, {value} are predicted {column}",
         ),
     ]
     surprising = [
-        [f"{names[a]} \N{RIGHTWARDS ARROW} {names[b]}", percent(truth), percent(named), f"{100 * (named - truth):+.1f}"]
-        for a, b, truth, named in found.surprises()[:8]
+        [
+            f"{names[a]} \N{RIGHTWARDS ARROW} {names[b]}",
+            percent(truth),
+            percent(predicted),
+            f"{100 * (predicted - truth):+.1f}",
+        ]
+        for a, b, truth, predicted in found.surprises()[:8]
     ]
-    heads = ["of the images with … how many also have …", "in truth", "as named", "difference"]
-    left_out = f" The {len(names)} most frequent labels of {len(run.labels)}." if len(names) < len(run.labels) else ""
+    heads = ["of the images with … how many also have …", "ground truth", "predicted", "difference"]
+    cut = len(names) < len(run.labels)
+    left_out = f" Shown: the {len(names)} most frequent of {len(run.labels)} labels." if cut else ""
     return Section(
-        "Labels that come together",
+        "Co-occurrence",
         join(tag("div", *charts, class_="charts"), table(heads, surprising) if surprising else None),
-        "Row, column: of the images with the row's label, the share that also has the column's; fuller is more. A "
-        f"model that learned the company a label keeps instead of the label names too much of it.{left_out}",
+        "A cell is the share of the images with the row's label that also have the column's label. A model that relies "
+        f"on context instead of the object predicts frequent companions too often.{left_out}",
     )
 
 
@@ -134,7 +141,7 @@ def training_section(runs: Sequence[MeasuredRun]) -> Section | None:
 
 
 def _closed(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """From recall 0 on: a first step at the first point's precision."""
+    """The curve from recall 0 on, with the precision of its first point."""
     return [(0.0, curve[0][1]), *curve] if curve else []
 
 

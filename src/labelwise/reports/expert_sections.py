@@ -1,6 +1,6 @@
-"""Expert use as charts for a page: figure 5 of the HSQ paper with the labels clustered, and its change over training.
+"""Expert use as charts, pages and files: figure 5 of the HSQ paper with clustered labels, and its change in training.
 
-Widths are shares of the page's width, so the letters keep their size on any screen.
+Widths are percentages of the page's width, so that the text keeps its size on any screen.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ from labelwise.core.files import atomic_write
 from labelwise.reports.figures import check_can_draw, names_as_written
 from labelwise.reports.html import Html, Section, tag, write_report
 from labelwise.reports.overlay import COLDEST, heat_colour
-from labelwise.reports.svg import line_chart
+from labelwise.reports.svg import cut, line_chart
 
 _NAMES, _CELLS, _TREE = 22.0, 62.0, 14.0  # percent of the width: names, cells, and the tree behind them
 _ROW = 18  # height in pixels
-_SHOWN = 80  # rows: more names cannot be read, and labels behind them are no use in a tree
+_SHOWN = 80  # rows: more names cannot be read
 _LABELLED = 9  # columns that get a name: more would overlap on a phone
+_IMAGE_FILES = (".png", ".pdf", ".svg")
+_READING = (
+    "Each cell is a mean gate weight, in log scale: the brighter, the more the label relies on the expert. s1, s2, … "
+    "are shared by all labels; own is the label's own. The last row is the mean over the labels. The tree on the right "
+    "joins labels that use the shared experts in a similar way; further right means less similar."
+)
 
 
 def expert_figures(use: ExpertUse) -> list[Html]:
-    """One chart of the weights for each layer; with a history, how they came to be."""
+    """A chart of the weights per layer; with a history, also of their change in training."""
     figures = [_layer(use, layer) for layer in range(use.layers)]
     if len(use.history) > 1:
         figures += [_loads_over_training(use, layer) for layer in range(use.layers)]
@@ -37,28 +43,28 @@ def expert_figures(use: ExpertUse) -> list[Html]:
 
 
 def expert_words(use: ExpertUse) -> list[str]:
-    """What the charts show, one sentence for each layer and thing."""
+    """What the charts show, in sentences."""
     said = []
     for layer in range(use.layers):
         where = f"Layer {layer + 1}"
         shared = (
-            f"the {use.shared_experts} shared experts are used with an evenness of {use.evenness(layer):.2f} "
-            f"(1: all alike; deviation of their loads {use.variation(layer):.0%} of the mean), "
+            f"evenness of the {use.shared_experts} shared experts {use.evenness(layer):.2f} (1: equal loads; "
+            f"coefficient of variation {use.variation(layer):.0%}); "
             if use.shared_experts
             else ""
         )
-        said.append(f"{where}: {shared}{use.own_share(layer):.0%} of the weight goes to the labels' own experts.")
+        said.append(f"{where}: {shared}{use.own_share(layer):.0%} of the gate weight goes to the labels' own experts.")
         dead = use.dead(layer)
         listed = ", ".join(dead[:20]) + (f" and {len(dead) - 20} more" if len(dead) > 20 else "")
-        said.append(f"{where}: {'dead experts: ' + listed if dead else 'no expert is dead'}.")
+        said.append(f"{where}: {'dead experts: ' + listed if dead else 'no dead experts'}.")
         if use.shared_experts and len(use.names) > 1:
             pairs = ", ".join(f"{a} and {b} ({common:.0%})" for a, b, common in use.closest(layer, 5))
-            said.append(f"{where}: the labels with most of their shared experts in common are {pairs}.")
+            said.append(f"{where}: the labels that share most of their experts are {pairs}.")
     return said
 
 
 def _layer(use: ExpertUse, layer: int) -> Html:
-    """Rows are labels, those that share experts side by side; the last row is the mean."""
+    """Rows are labels, similar ones next to each other; the last row is the mean."""
     shown = most_particular(use, layer, _SHOWN)
     weights, names = use.weights[layer][shown], [use.names[row] for row in shown]
     part = ExpertUse(tuple(names), weights[None], use.shared_experts)
@@ -67,9 +73,9 @@ def _layer(use: ExpertUse, layer: int) -> Html:
     rows = np.concatenate([weights[order], use.load(layer)[None]])
     drawn = _cells(rows, [names[row] for row in order] + ["mean"], use.experts, last_apart=True)
     drawn += _branches(tree, order)
-    title = f"Expert layer {layer + 1}: how much each label relies on each expert"
+    title = f"Expert layer {layer + 1}: gate weight of each label and expert"
     if len(shown) < len(use.names):
-        title += f" ({len(shown)} of {len(use.names)} labels: those furthest from the mean)"
+        title += f" ({len(shown)} of {len(use.names)} labels, those furthest from the mean)"
     return _figure(title, drawn, len(rows) * _ROW + 6, rows, f"{len(names)} labels by {len(use.experts)} experts")
 
 
@@ -80,7 +86,7 @@ def most_particular(use: ExpertUse, layer: int, rows: int) -> list[int]:
 
 
 def _loads_over_training(use: ExpertUse, layer: int) -> Html:
-    """Rows are epochs, every k-th if there are many; the last one is always there."""
+    """Rows are epochs, every k-th if there are many; the last one is always shown."""
     step = math.ceil(len(use.history) / 40)
     kept = [entry for place, entry in enumerate(reversed(use.history)) if place % step == 0][::-1]
     rows = np.stack([weights[layer].mean(axis=0) for _, weights in kept])
@@ -97,15 +103,12 @@ def _evenness_over_training(use: ExpertUse) -> Html:
         ]
         for layer in range(use.layers)
     }
-    title = "How evenly the shared experts are used (1: all alike)"
+    title = "Evenness of the shared experts (1: equal loads)"
     return line_chart(lines, title=title, x_label="epoch", y_label="evenness")
 
 
-# ---- parts of a chart
-
-
 def _cells(rows: Doubles, names: Sequence[str], columns: Sequence[str], last_apart: bool = False) -> list[Html]:
-    """A coloured cell for each number [r, c] in log scale, the rows' names before them and the columns' below."""
+    """A coloured cell per value [r, c] in log scale, with the names of rows on the left and of columns below."""
     low, high = log_range(rows)
     share = (np.log(np.maximum(rows, low)) - math.log(low)) / max(math.log(high / low), 1e-9)
     colours = heat_colour(COLDEST + (1 - COLDEST) * share)
@@ -113,7 +116,7 @@ def _cells(rows: Doubles, names: Sequence[str], columns: Sequence[str], last_apa
     drawn = []
     for row, name in enumerate(names):
         top = row * _ROW + (6 if last_apart and row == len(names) - 1 else 0)
-        drawn.append(tag("text", _short(name), tag("title", name), x=f"{_NAMES - 1}%", y=top + 13, class_="end name"))
+        drawn.append(tag("text", cut(name, 13), tag("title", name), x=f"{_NAMES - 1}%", y=top + 13, class_="end name"))
         for column, expert in enumerate(columns):
             what = tag("title", f"{name}, {expert}: {rows[row, column]:.3g}")
             red, green, blue = (round(value) for value in colours[row, column])
@@ -138,7 +141,7 @@ def _cells(rows: Doubles, names: Sequence[str], columns: Sequence[str], last_apa
 
 
 def log_range(rows: Doubles) -> tuple[float, float]:
-    """What the colours span: from the smallest weight, but at most a factor of a thousand, up to the largest.
+    """The range of the colours: from the smallest to the largest weight, at most a factor of a thousand.
 
     >>> log_range(np.array([0.5, 0.01])), log_range(np.array([0.8, 1e-9]))
     ((0.01, 0.5), (0.0008, 0.8))
@@ -148,7 +151,7 @@ def log_range(rows: Doubles) -> tuple[float, float]:
 
 
 def _branches(tree: Sequence[Merge], order: Sequence[int]) -> list[Html]:
-    """The tree behind the rows: two clusters join where their line stands, further right the less they share."""
+    """The dendrogram on the right of the rows: two clusters join further right the less they share."""
     place = {thing: (row + 0.5) * _ROW for row, thing in enumerate(order)}
     reach = dict.fromkeys(order, 0.0)
     furthest = max((merge.distance for merge in tree), default=1.0) or 1.0
@@ -160,7 +163,7 @@ def _branches(tree: Sequence[Merge], order: Sequence[int]) -> list[Html]:
         for side in (merge.left, merge.right):
             y = place[side]
             drawn.append(tag("line", x1=f"{start + reach[side] * _TREE:.3f}%", x2=x, y1=y, y2=y, stroke="var(--muted)"))
-        what = tag("title", f"{1 - merge.distance:.0%} of their shared mixtures in common")
+        what = tag("title", f"{1 - merge.distance:.0%} of their shared gate weights in common")
         drawn.append(tag("line", what, x1=x, x2=x, y1=place[merge.left], y2=place[merge.right], stroke="var(--muted)"))
         place[number], reach[number] = (place[merge.left] + place[merge.right]) / 2, right
     return drawn
@@ -169,33 +172,20 @@ def _branches(tree: Sequence[Merge], order: Sequence[int]) -> list[Html]:
 def _figure(title: str, drawn: Sequence[Html], height: int, rows: Doubles, what: str) -> Html:
     low, high = log_range(rows)
     scale = tag("span", f"{low:.1g}", tag("i", class_="scale"), f"{high:.2g} (log scale)", class_="heat")
-    picture = tag("svg", *drawn, width="100%", height=height + 22, role="img", aria_label=f"{title}: {what}.")
-    return tag("figure", tag("figcaption", tag("strong", title), scale), picture, class_="chart bars")
-
-
-def _short(name: str, longest: int = 13) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"
-
-
-_PICTURES = (".png", ".pdf", ".svg")
-
-_READING = (
-    "Each cell is a gate's weight, the mean over the images, in log scale: the brighter, the more the label relies on "
-    "that expert. s1, s2, … are shared by all labels; own is each label's own. The last row is the mean over the "
-    "labels. The tree on the right joins labels that mix the shared experts alike; further right means less alike."
-)
+    drawing = tag("svg", *drawn, width="100%", height=height + 22, role="img", aria_label=f"{title}: {what}.")
+    return tag("figure", tag("figcaption", tag("strong", title), scale), drawing, class_="chart bars")
 
 
 def check_file(path: Path) -> None:
-    """Say what is wrong with the file's name before minutes are spent on it."""
-    if path.suffix.lower() not in (*_PICTURES, ".html", ".json"):
+    """Raise an error for a file that cannot be written; called before the work, not after it."""
+    if path.suffix.lower() not in (*_IMAGE_FILES, ".html", ".json"):
         raise LabelwiseError(f"cannot write into {str(path)!r}; name an .html, .json, .png, .pdf or .svg file")
-    if path.suffix.lower() in _PICTURES:
+    if path.suffix.lower() in _IMAGE_FILES:
         check_can_draw(path)
 
 
 def write_experts(use: ExpertUse, path: Path) -> None:
-    """What is written follows from the file's name."""
+    """Write expert use as .html, .json, .png, .pdf or .svg, by the file's name."""
     check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
@@ -209,20 +199,19 @@ def write_experts(use: ExpertUse, path: Path) -> None:
 def _write_page(use: ExpertUse, path: Path) -> None:
     per_layer, over_training = expert_figures(use)[: use.layers], expert_figures(use)[use.layers :]
     sections = [
-        Section("In words", tag("ul", *(tag("li", sentence) for sentence in expert_words(use)))),
-        Section("Who relies on whom", tag("div", *per_layer, class_="charts"), _READING),
+        Section("Summary", tag("ul", *(tag("li", sentence) for sentence in expert_words(use)))),
+        Section("Gate weights", tag("div", *per_layer, class_="charts"), _READING),
     ]
     if over_training:
-        intro = "Averaged over the validation images, after each epoch of the training."
-        sections.append(Section("How it came about", tag("div", *over_training, class_="charts"), intro))
+        intro = "Mean over the validation images after each epoch."
+        sections.append(Section("During training", tag("div", *over_training, class_="charts"), intro))
     images = f"{use.images:,} images of {use.data}" if use.images else use.data
     write_report(path, title="Experts", lead=f"Mean gate weights over {images}.", sections=sections)
 
 
 @names_as_written()
 def _draw(use: ExpertUse, path: Path) -> None:
-    """The paper's arrangement: labels in the data's order, the mean below them, shared experts before the own one."""
-    import numpy as np
+    """As in the paper: labels in the data's order, the mean below them, shared experts before the label's own."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
@@ -232,11 +221,11 @@ def _draw(use: ExpertUse, path: Path) -> None:
     for layer, axis in enumerate(figure.subplots(use.layers, 1, squeeze=False)[:, 0]):
         rows = np.concatenate([use.weights[layer], use.load(layer)[None]])
         low, high = log_range(rows)
-        picture = axis.imshow(rows, norm=LogNorm(low, max(high, low * 1.01)), cmap="inferno", aspect="auto")
+        drawing = axis.imshow(rows, norm=LogNorm(low, max(high, low * 1.01)), cmap="inferno", aspect="auto")
         axis.set_yticks(range(len(rows)), [*use.names, "mean"], fontsize=8)
         axis.set_xticks(range(len(use.experts)), use.experts, fontsize=7, rotation=90)
         axis.axhline(len(use.names) - 0.5, color="white", linewidth=2)
         axis.set_title(f"expert layer {layer + 1}", fontsize=10)
-        bar = figure.colorbar(picture, ax=axis, label="gate weight", format="%g")  # its own would be mathematics
+        bar = figure.colorbar(drawing, ax=axis, label="gate weight", format="%g")  # the default is mathematics
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=130)

@@ -1,4 +1,4 @@
-"""HTML as values: text is escaped when it becomes part of an element, so that no caller can forget it."""
+"""Pages and their pieces. Text is escaped when it becomes part of an element, so that no caller can forget it."""
 
 from __future__ import annotations
 
@@ -7,57 +7,27 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from labelwise.core.files import atomic_write, sha256
 from labelwise.evaluation import Interval
 
+Html = Markup
 _VOID = {"img", "meta", "link", "br"}  # elements without an end tag
-
-
-class Html(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Html:
-    """An element. Children that are no `Html` are escaped, None is left out; `class_` is class, `_` in names is `-`.
-
-    >>> tag("p", "1 < 2 ", tag("b", "yes"), class_="note", aria_label='"quoted"')
-    '<p class="note" aria-label="&quot;quoted&quot;">1 &lt; 2 <b>yes</b></p>'
-    """
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    start = f"<{name}{written}>"
-    return Html(start if name in _VOID else f"{start}{join(*children)}</{name}>")
-
-
-def join(*children: str | None) -> Html:
-    """Several pieces after each other.
-
-    >>> join("a&b", None, tag("br"))
-    'a&amp;b<br>'
-    """
-    return Html("".join(c if isinstance(c, Html) else escape(c) for c in children if c is not None))
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
-# The browser itself refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
+# The browser refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
 class Section:
+    """A part of a page. Plain text is escaped, `Html` is not."""
+
     title: str
     body: Html
     intro: str = ""
@@ -81,64 +51,89 @@ def write_report(
     contents: bool = False,
     script: Script | None = None,
 ) -> Path:
-    """Write the page: `lead` is what stands below the title, `contents` adds a line of links to the sections. Plain
-    text is escaped; `Html` is taken as it is. A page that is there is replaced when the new one is complete."""
-    code = None if script is None else files(__package__).joinpath(script.file).read_text("utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY + _may_run(code)),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", Html(files(__package__).joinpath("page.css").read_text("utf-8"))),
-    )
-    main = [tag("header", tag("h1", title), lead if isinstance(lead, Html) else tag("p", lead))]
-    if contents:
-        links = (tag("a", section.title, href=f"#section-{n}") for n, section in enumerate(sections, start=1))
-        main.append(tag("nav", *links, aria_label="Contents"))
-    for number, section in enumerate(sections, start=1):
-        heading = tag("h2", section.title, id=f"section-{number}")
-        intro = tag("p", section.intro, class_="intro") if section.intro else None
-        main.append(tag("section", heading, intro, section.body, aria_labelledby=f"section-{number}"))
-    body = tag("body", tag("main", *main), tag("footer", footer) if footer else None, _scripts(script, code))
-    target = Path(path)
-    atomic_write(target, join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), "\n"))
-    return target
+    """Write a self-contained page, atomically.
 
+    Args:
+        path: The file to write.
+        title: Title and heading of the page.
+        sections: The parts of the page.
+        lead: What stands below the title. Plain text is escaped, `Html` is not.
+        footer: What stands at the end.
+        contents: Whether to add links to the sections.
+        script: A script that the page runs; it may run no other.
 
-def _may_run(code: str | None) -> str:
-    if code is None:
-        return ""
-    digest = base64.b64encode(sha256(code).digest()).decode("ascii")
-    return f"; script-src 'sha256-{digest}'"
-
-
-def _scripts(script: Script | None, code: str | None) -> Html | None:
-    if script is None or code is None:
-        return None
+    Returns:
+        The file.
+    """
+    code = "" if script is None else _file(script.file)
+    policy = f"{_POLICY}; script-src 'sha256-{_base64(sha256(code).digest())}'" if script else _POLICY
     # Inside a script element nothing is an entity: only `<` could end it, and JSON has another way to write that.
-    data = json.dumps(script.data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return join(tag("script", Html(data), type="application/json", id="data"), tag("script", Html(code)))
+    data = "" if script is None else json.dumps(script.data, ensure_ascii=False, allow_nan=False)
+    page = _templates().get_template("page.html")
+    text = page.render(
+        policy=policy,
+        title=title,
+        style=Markup(_file("page.css")),
+        lead=lead if isinstance(lead, Markup) else tag("p", lead),
+        contents=contents,
+        sections=sections,
+        footer=footer,
+        script=script and {"json": Markup(data.replace("<", "\\u003c")), "code": Markup(code)},
+    )
+    atomic_write(path, text)
+    return Path(path)
 
 
-Cell = str | Html | None
+def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Html:
+    """An element. Children that are not `Html` are escaped, None is left out; `class_` is class, `_` in names is `-`.
+
+    >>> print(tag("p", "1 < 2 ", tag("b", "yes"), class_="note", aria_label='"quoted"'))
+    <p class="note" aria-label="&#34;quoted&#34;">1 &lt; 2 <b>yes</b></p>
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else f"{value:.6g}")}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    start = f"<{name}{written}>"
+    return Markup(start if name in _VOID else f"{start}{join(*children)}</{name}>")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, words: int = 1) -> Html:
-    """The first `words` columns are words, the others numbers; it scrolls sideways inside its frame if it must."""
-    look = [None if n < words else "number" for n in range(len(heads))]
-    top = tag("tr", *(tag("th", head, scope="col", class_=kind) for head, kind in zip(heads, look, strict=True)))
-    body = [
-        tag(
-            "tr",
-            tag("th", row[0], scope="row"),
-            *(tag("td", cell, class_=kind) for cell, kind in zip(row[1:], look[1:], strict=True)),
-        )
-        for row in rows
-    ]
-    return tag("div", tag("table", tag("thead", top), tag("tbody", *body), class_="metrics"), class_="scroll")
+def join(*children: str | None) -> Html:
+    """Several pieces after each other.
+
+    >>> print(join("a&b", None, tag("br")))
+    a&amp;b<br>
+    """
+    return Markup("").join(child for child in children if child is not None)
+
+
+def part(name: str, /, **values: Any) -> Html:
+    """A macro of parts.html."""
+    macro = getattr(_templates().get_template("parts.html").module, name)
+    return Markup(macro(**values))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str | None]], *, words: int = 1) -> Html:
+    """A table whose first `words` columns are text and the others numbers; it scrolls sideways if it is too wide."""
+    return part("table", heads=heads, rows=list(rows), words=words)
+
+
+@cache
+def _templates() -> Environment:
+    loader = PackageLoader("labelwise.reports", "")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+# Numbers as text.
 
 
 def percent(fraction: float) -> str:

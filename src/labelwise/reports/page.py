@@ -1,4 +1,4 @@
-"""The page of `labelwise report`: one run in depth, or several against each other, with JSON and CSV beside it."""
+"""The report of runs: one page about a run, or a comparison of several, with JSON and CSV files beside it."""
 
 from __future__ import annotations
 
@@ -25,74 +25,43 @@ from labelwise.core.files import atomic_write
 from labelwise.data.inspection import inspect
 from labelwise.reports import compare_sections as several
 from labelwise.reports import curve_sections as curves
-from labelwise.reports import image_sections as pictures_of
+from labelwise.reports import image_sections
 from labelwise.reports import run_sections as single
 from labelwise.reports.html import Html, Script, Section, join, percent, tag, write_report
+from labelwise.reports.svg import SERIES
 from labelwise.training.run import Run, open_runs
 from labelwise.training.settings import settings_of, sweeps
 
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Nothing is written for no rows but the file itself, so that what was there before does not stay."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def run_row(run: MeasuredRun, settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A line of runs.csv: percentages, costs, and all settings that any of the runs has."""
-    scores, found = run.evaluation.scores, run.evaluation.confidence["mAP"]
-    return {
-        "run": run.name,
-        "source": run.run.source,
-        "mAP": 100 * scores.mAP,
-        "mAP_low": 100 * found.low,
-        "mAP_high": 100 * found.high,
-        "CF1": 100 * scores.at_thresholds.CF1,
-        "OF1": 100 * scores.at_thresholds.OF1,
-        "parameters": run.complexity["parameters"],
-        "macs": run.complexity["macs"],
-        **{key: settings.get(key, "") for key in dict.fromkeys(key for one in every for key in one)},
-    }
-
-
-def pair_rows(run: MeasuredRun, found: CoOccurrence) -> list[dict[str, Any]]:
-    """The lines of cooccurrence.csv: fractions."""
-    names = [run.labels[n] for n in found.columns]
-    return [
-        {"given": a, "also": b, "truth": found.truth[i, j], "predicted": found.predicted[i, j]}
-        for i, a in enumerate(names)
-        for j, b in enumerate(names)
-        if i != j
-    ]
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN: it becomes null.
-
-    >>> finite({"a": [1.0, math.nan]})
-    {'a': [1.0, None]}
-    """
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
 PAGE, NUMBERS = "report.html", "report.json"
-_OVERLAID = 8  # runs in one chart of curves: as many as there are colours
+_OVERLAID = SERIES  # runs in one chart of curves: as many as there are colours
 
 
 @dataclass(frozen=True)
 class ReportOptions:
+    """What a report shows.
+
+    Attributes:
+        data: The dataset to measure on; None for the data of the runs.
+        split: The images to measure on; None for `test`, else `val`.
+        reference: The name of the run that the others are compared with; None for the first.
+        pairs: Pairs of labels to compare, such as `cow,horse`.
+        images: How many of the worst mistakes of each kind to show.
+        predictions: How many images to show with their predictions and attention maps.
+        quality: Whether to look for labels that are probably wrong or missing.
+        per_label_baseline: Whether to look for negative transfer.
+        bootstrap: Bootstrap samples for intervals and comparisons.
+        batch_size: Images per batch.
+        workers: Processes that decode images.
+        progress: Whether to show progress.
+        warn: Called with what limits the numbers.
+    """
+
     data: str | None = None
     split: str | None = None
     reference: str | None = None
     pairs: Sequence[str] = ()
-    pictures: int = 12
+    images: int = 12
+    predictions: int = 0
     quality: bool = False
     per_label_baseline: bool = False
     bootstrap: int = 1000
@@ -103,7 +72,16 @@ class ReportOptions:
 
 
 def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
-    """Write the page about these run folders, model folders or hub ids into the folder `out`; gives its path."""
+    """Write a report.
+
+    Args:
+        sources: Run folders, model folders or hub ids.
+        out: Folder for `report.html` and the files beside it.
+        options: What the report shows.
+
+    Returns:
+        The page.
+    """
     options, out = options or ReportOptions(), Path(out)
     runs = open_runs(sources)
     data = report_data(runs, options.data, options.split)
@@ -119,7 +97,9 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         progress=options.progress,
     )
     out.mkdir(parents=True, exist_ok=True)
-    best = max(measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP))  # the one to look at closely
+    best = max(
+        measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP)
+    )  # the one that the later sections are about
     warnings = _warnings(measured, seen)
     for text in warnings:
         options.warn(text)
@@ -144,7 +124,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",
         lead=join(_lead(measured, best, data.split), *(tag("p", text, class_="warning") for text in warnings)),
         sections=[section for section in sections if section is not None],
-        footer=f"Written by labelwise {version('labelwise')}. The numbers are in {NUMBERS} and the CSV files.",
+        footer=f"Written by labelwise {version('labelwise')}. All numbers are in {NUMBERS} and the CSV files.",
         contents=True,
         script=script,
     )
@@ -156,17 +136,18 @@ def _check(runs: Sequence[Run], seen: Mapping[str, int | None], options: ReportO
         raise unknown_name("run", options.reference, names)
     named_pairs(options.pairs, common_labels(runs))
     if len(runs) > 1 and options.bootstrap < 1:
-        raise LabelwiseError("comparing runs needs bootstrap samples: use --bootstrap 1000")
+        raise LabelwiseError("comparing runs needs bootstrap samples", options={"bootstrap": 1000})
     trained = [name for name in names if seen[name]]
     if options.quality and trained:
         raise LabelwiseError(
             f"{trained[0]} was trained on {seen[trained[0]]:,} of these images and repeats their labels, right or "
-            "wrong: look for label errors on other images (--split test or val), or leave out --quality"
+            "wrong; look for label errors in images that it was not trained on",
+            options={"split": "test"},
         )
     if options.per_label_baseline and not all(run.frozen for run in runs):
         raise LabelwiseError(
-            "--per-label-baseline needs runs on a frozen backbone (labelwise train --set model.freeze=backbone); "
-            f"{next(run.name for run in runs if not run.frozen)} has none"
+            "the per-label baseline needs runs that were trained with a frozen backbone; "
+            f"{next(run.name for run in runs if not run.frozen)} was not"
         )
 
 
@@ -209,33 +190,36 @@ def _in_depth(
     run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
 ) -> list[Section | None]:
     alone = len(runs) == 1
-    # In the order of all charts, so that each run keeps its colour; the one to look at closely is always among them.
+    # In the order of all charts, so that each run keeps its colour; `run` is always among them.
     overlaid = [*runs[:_OVERLAID]]
     if all(one is not run for one in overlaid):
         overlaid[-1] = run
-    wrong = worst_mistakes(run, "false positive", options.pictures)
-    missed = worst_mistakes(run, "miss", options.pictures)
-    write_csv(out / "mistakes.csv", pictures_of.mistake_rows(run, [*wrong, *missed]))
+    wrong = worst_mistakes(run, "false positive", options.images)
+    missed = worst_mistakes(run, "miss", options.images)
+    write_csv(out / "mistakes.csv", image_sections.mistake_rows(run, [*wrong, *missed]))
     sections: list[Section | None] = [
         single.numbers_section(run) if alone else None,
         single.labels_section(run) if alone else None,
         curves.curves_section(run, overlaid),
-        curves.sureness_section(run),
+        curves.calibration_section(run),
     ]
     if run.config.task == "multi-label" and len(run.labels) > 1:
         found = co_occurrence(run.targets, run.predicted)
         write_csv(out / "cooccurrence.csv", pair_rows(run, found))
         sections.append(curves.together_section(run, found))
-    sections.append(pictures_of.mistakes_section(run, wrong, missed))
+    looking = next((one for one in [run, *runs] if one.config.head.has_attention), None)
+    if options.predictions and looking is not None:
+        sections.append(image_sections.predictions_section(looking, options.predictions, options.progress))
+    sections.append(image_sections.mistakes_section(run, wrong, missed))
     if options.quality:
         issues = label_issues(run.scores, run.targets)
-        write_csv(out / "label_issues.csv", pictures_of.issue_rows(run, issues))
+        write_csv(out / "label_issues.csv", image_sections.issue_rows(run, issues))
         numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
-        sections.append(pictures_of.quality_section(run, issues, options.pictures))
+        sections.append(image_sections.quality_section(run, issues, options.images))
     if options.per_label_baseline:
         transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
         numbers["negative_transfer"] = transfer.to_dict(run.labels)
-        sections.append(pictures_of.transfer_section(run, transfer))
+        sections.append(image_sections.transfer_section(run, transfer))
     history = recorded_use(run.run.folder) if run.run.folder and run.experts else None
     if run.experts and history:
         run = replace(run, experts=replace(run.experts, history=history.history))
@@ -243,7 +227,7 @@ def _in_depth(
 
 
 def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> list[str]:
-    """What a reader must know before believing a number."""
+    """What limits the numbers."""
     said = []
     for run in runs:
         if seen[run.name]:
@@ -254,7 +238,7 @@ def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> li
     bad = runs[0].evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.append(f"{len(bad):,} images could not be read and are left out, the first: {first}.")
+        said.append(f"{len(bad):,} images cannot be decoded and are left out, the first: {first}.")
     return said
 
 
@@ -264,8 +248,8 @@ def _lead(runs: Sequence[MeasuredRun], best: MeasuredRun, split: str) -> Html:
     images, labels = len(best.table), len(best.labels)
     sentence = (
         f"On {images:,} images ({split}) of {best.table.source or 'the data'} with {labels:,} labels, {best.name} has "
-        f"the highest mAP, {percent(best.evaluation.scores.mAP)}. The sections from “Precision against recall” on look "
-        "at it closely."
+        f"the highest mAP, {percent(best.evaluation.scores.mAP)}. The sections from “Precision-recall curves” on are "
+        "about this run."
     )
     return tag("p", sentence, class_="lead")
 
@@ -278,7 +262,61 @@ def _recipes(runs: Sequence[MeasuredRun]) -> Section | None:
             written.append(tag("details", tag("summary", run.name), tag("pre", text)))
     if not written:
         return None
-    return Section("Recipes", join(*written), "Complete: labelwise train --recipe FILE trains each again.")
+    return Section(
+        "Recipes",
+        join(*written),
+        "Saved as a file, each trains its run again: labelwise train --recipe FILE.",
+    )
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; without rows an empty file, so that nothing of an earlier report remains."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def run_row(run: MeasuredRun, settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row of runs.csv: metrics in percent, costs, and all settings that any of the runs has."""
+    scores, found = run.evaluation.scores, run.evaluation.confidence["mAP"]
+    return {
+        "run": run.name,
+        "source": run.run.source,
+        "mAP": 100 * scores.mAP,
+        "mAP_low": 100 * found.low,
+        "mAP_high": 100 * found.high,
+        "CF1": 100 * scores.at_thresholds.CF1,
+        "OF1": 100 * scores.at_thresholds.OF1,
+        "parameters": run.complexity["parameters"],
+        "macs": run.complexity["macs"],
+        **{key: settings.get(key, "") for key in dict.fromkeys(key for one in every for key in one)},
+    }
+
+
+def pair_rows(run: MeasuredRun, found: CoOccurrence) -> list[dict[str, Any]]:
+    """The rows of cooccurrence.csv, as fractions."""
+    names = [run.labels[n] for n in found.columns]
+    return [
+        {"given": a, "also": b, "truth": found.truth[i, j], "predicted": found.predicted[i, j]}
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if i != j
+    ]
+
+
+def finite(value: Any) -> Any:
+    """`value` with None for NaN, which JSON does not have.
+
+    >>> finite({"a": [1.0, math.nan]})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _percent(fraction: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The parts of a page about one run: how good, label by label, how sure, and what it costs."""
+"""The sections about one run: its metrics, every label, its experts, its cost, and problems in the data."""
 
 from __future__ import annotations
 
@@ -9,29 +9,20 @@ from labelwise.analysis.curves import best_f1
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.data.inspection import Inspection
 from labelwise.reports.expert_sections import expert_figures, expert_words
-from labelwise.reports.html import Html, Section, count, interval, join, percent, table, tag
+from labelwise.reports.html import Html, Section, count, interval, join, part, percent, table, tag
 from labelwise.reports.svg import bar_chart
 
 SHOWN = 40  # labels in a chart; with more, the best and the worst half of that many
 
 
 def headline(run: MeasuredRun, split: str) -> Html:
-    """One sentence and the numbers to remember."""
-    scores, sure = run.evaluation.scores, run.evaluation.confidence
+    """One sentence and the headline metrics."""
+    scores, confidence = run.evaluation.scores, run.evaluation.confidence
     tiles = [
-        ("mAP", scores.mAP, sure.get("mAP")),
-        ("CF1", scores.at_thresholds.CF1, sure.get("CF1")),
-        ("OF1", scores.at_thresholds.OF1, sure.get("OF1")),
-        ("calibration error", run.evaluation.ece_after, None),
-    ]
-    drawn = [
-        tag(
-            "div",
-            tag("dt", name),
-            tag("dd", percent(value), tag("small", interval(found)) if found else None),
-            class_="tile accent" if name == "mAP" else "tile",
-        )
-        for name, value, found in tiles
+        ("mAP", percent(scores.mAP), interval(confidence.get("mAP"))),
+        ("CF1", percent(scores.at_thresholds.CF1), interval(confidence.get("CF1"))),
+        ("OF1", percent(scores.at_thresholds.OF1), interval(confidence.get("OF1"))),
+        ("calibration error", percent(run.evaluation.ece_after), ""),
     ]
     parameters, macs = run.complexity["parameters"], run.complexity["macs"]
     sentence = (
@@ -39,21 +30,21 @@ def headline(run: MeasuredRun, split: str) -> Html:
         f"parameters, {count(macs)} multiply-adds. Measured on {scores.images:,} images ({split}) of "
         f"{run.table.source or 'the data'} with {len(run.labels):,} labels."
     )
-    return join(tag("p", sentence, class_="lead"), tag("dl", *drawn, class_="tiles"))
+    return join(tag("p", sentence, class_="lead"), part("tiles", values=tiles))
 
 
 def numbers_section(run: MeasuredRun) -> Section:
-    scores, sure = run.evaluation.scores, run.evaluation.confidence
+    scores, confidence = run.evaluation.scores, run.evaluation.confidence
     six = scores.at_thresholds
-    rows: list[list[str]] = [["mAP", "mean over the labels of average precision", percent(scores.mAP)]]
+    rows: list[list[str]] = [["mAP", "average precision, averaged over the labels", percent(scores.mAP)]]
     rows += [
         [name, words, percent(float(getattr(six, name)))]
         for name, words in (
-            ("CP", "mean over the labels: of what was named, how much is right"),
-            ("CR", "mean over the labels: of what is there, how much was named"),
+            ("CP", "precision, averaged over the labels"),
+            ("CR", "recall, averaged over the labels"),
             ("CF1", "harmonic mean of CP and CR"),
-            ("OP", "of all that was named, how much is right"),
-            ("OR", "of all that is there, how much was named"),
+            ("OP", "precision over all predicted labels"),
+            ("OR", "recall over all present labels"),
             ("OF1", "harmonic mean of OP and OR"),
         )
     ]
@@ -62,11 +53,11 @@ def numbers_section(run: MeasuredRun) -> Section:
             [f"{name}_top{k}", f"{name} when every image gets its {k} best labels", percent(float(getattr(top, name)))]
             for name in ("CF1", "OF1")
         ]
-    with_intervals = [[*row, interval(sure.get(row[0]))] for row in rows]
+    with_intervals = [[*row, interval(confidence.get(row[0]))] for row in rows]
     return Section(
-        "All numbers",
-        table(["metric", "what it says", "percent", "95% interval"], with_intervals, words=2),
-        f"Intervals from {run.evaluation.samples:,} samples of the images, drawn with replacement."
+        "Metrics",
+        table(["metric", "meaning", "percent", "95% interval"], with_intervals, words=2),
+        f"Percentile intervals from {run.evaluation.samples:,} bootstrap samples of the images."
         if run.evaluation.samples
         else "",
     )
@@ -77,7 +68,7 @@ def labels_section(run: MeasuredRun) -> Section:
     shown, note = _ends(rows)
     chart = bar_chart([row["label"] for row in shown], {"": [row["AP"] for row in shown]}, title="Average precision")
     numbers = table(
-        ["label", "AP", "images", "named", "precision", "recall", "F1", "best F1", "threshold"],
+        ["label", "AP", "images", "predicted", "precision", "recall", "F1", "best F1", "threshold"],
         [
             [
                 row["label"],
@@ -91,15 +82,15 @@ def labels_section(run: MeasuredRun) -> Section:
         ],
     )
     return Section(
-        "Label by label",
-        join(chart, tag("details", tag("summary", "The same as a table, with precision, recall and F1"), numbers)),
-        "Best first. “images” carry the label, “named” were given it; “best F1” is what the best threshold for these "
-        f"very images would give. All labels are in labels.csv.{note}",
+        "Labels",
+        join(chart, tag("details", tag("summary", "As a table, with precision, recall and F1"), numbers)),
+        "Best first. “images” have the label, “predicted” were given it; “best F1” is the F1 at the best threshold for "
+        f"these images. All labels are in labels.csv.{note}",
     )
 
 
 def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
-    """One row for each label, percentages."""
+    """One row per label, in percent."""
     rows = run.evaluation.to_dict()["per_label"]
     for column, row in enumerate(rows):
         found = best_f1(run.values[:, column], run.targets[:, column])
@@ -108,7 +99,7 @@ def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
 
 
 def experts_section(run: MeasuredRun) -> Section | None:
-    """HSQ figure 5, of the measured images."""
+    """Gate weights over the measured images (HSQ figure 5)."""
     if run.experts is None:
         return None
     return Section(
@@ -117,22 +108,24 @@ def experts_section(run: MeasuredRun) -> Section | None:
             tag("ul", *(tag("li", sentence) for sentence in expert_words(run.experts))),
             tag("div", *expert_figures(run.experts), class_="wide-charts"),
         ),
-        f"How much each label relies on each expert, averaged over {run.experts.images:,} images; labels that share "
-        "experts stand together.",
+        f"Mean gate weights over {run.experts.images:,} images. Labels with similar weights are next to each other.",
     )
 
 
 def cost_section(run: MeasuredRun) -> Section:
     parts = [
-        [name, count(part["parameters"]), count(part["macs"]), count(part["macs_without_attention"])]
-        for name, part in run.complexity["parts"].items()
+        [name, count(one["parameters"]), count(one["macs"]), count(one["macs_without_attention"])]
+        for name, one in run.complexity["parts"].items()
     ]
-    whole = [tag("b", "all"), *(count(run.complexity[key]) for key in ("parameters", "macs", "macs_without_attention"))]
+    whole = [
+        tag("b", "total"),
+        *(count(run.complexity[key]) for key in ("parameters", "macs", "macs_without_attention")),
+    ]
     return Section(
-        "What it costs",
-        table(["part", "parameters", "multiply-adds", "without attention's products"], [*parts, whole]),
-        f"For one image of {run.config.preprocessing.size} pixels. Papers that print FLOPs mostly mean multiply-adds; "
-        f"counted apart they are {count(run.complexity['flops'])} floating point operations.",
+        "Cost",
+        table(["part", "parameters", "multiply-adds", "without attention products"], [*parts, whole]),
+        f"For one image of {run.config.preprocessing.size} pixels. Papers that report FLOPs mostly mean multiply-adds; "
+        f"in floating point operations it is {count(run.complexity['flops'])}.",
     )
 
 
@@ -141,16 +134,16 @@ def data_section(found: Inspection, run: MeasuredRun) -> Section:
     bad = run.evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.insert(0, f"{len(bad)} of the measured images could not be read and are left out, the first: {first}.")
+        said.insert(0, f"{len(bad)} of the measured images cannot be decoded and are left out, the first: {first}.")
     for names, words in (
-        (run.evaluation.labels_not_in_data, "labels of the model are not in the data and not measured"),
-        (run.evaluation.labels_ignored, "labels of the data are not the model's and ignored"),
+        (run.evaluation.labels_not_in_data, "labels of the model are not in the data and are not measured"),
+        (run.evaluation.labels_ignored, "labels of the data are unknown to the model and ignored"),
     ):
         if names:
             said.append(f"{len(names)} {words}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}.")
     body = tag("ul", *(tag("li", line) for line in said)) if said else tag("p", "None found.")
     intro = (
-        f"{found.images:,} images, {len(found.labels):,} labels, {found.mean_labels_per_image:.2f} labels an image; "
+        f"{found.images:,} images, {len(found.labels):,} labels, {found.mean_labels_per_image:.2f} labels per image; "
         f"{', '.join(f'{name} {number:,}' for name, number in found.splits.items() if name) or 'no splits'}."
     )
     return Section("Problems in the data", body, intro)
@@ -160,7 +153,7 @@ def _ends(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     if len(rows) <= SHOWN:
         return rows, ""
     half = SHOWN // 2
-    return rows[:half] + rows[-half:], f" Shown: the {half} best and the {half} worst of {len(rows):,}."
+    return rows[:half] + rows[-half:], f" Shown: the {half} best and the {half} worst of {len(rows):,} labels."
 
 
 def _one(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The frame of a chart: places values, draws grid, numbers and the names of the axes."""
+"""Charts as SVG: axes, lines, points and horizontal bars."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from labelwise.reports.html import Html, join, tag
 
 Point = tuple[float, float]
 
-_LETTER = 9.0  # width of a letter of a chart's text, in units of the picture
+_LETTER = 9.0  # width of a letter of a chart's text, in units of the SVG
 _HALF_LINE = 9.0
+SERIES = 8  # colours; further series start again from the first
+_NAMES = 24  # percent of a bar chart's width for the labels' names
+_BARS = 66  # percent for the bars; the rest is for the numbers behind them
+_BAR, _GAP = 13, 9  # heights in pixels: one bar, and the space between two labels
 
 
 @dataclass(frozen=True)
 class Axes:
-    """`x` and `y` are the numbers along the axes; the first and the last one are the ends of the plot."""
+    """The frame of a chart. `x` and `y` are the ticks of the axes; the first and the last are the ends of the plot."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -28,6 +32,7 @@ class Axes:
     bottom: float = 44
 
     def place(self, point: Point) -> Point:
+        """Where a point of the data lies in the SVG."""
         across = (point[0] - self.x[0]) / (self.x[-1] - self.x[0]) if self.x[-1] > self.x[0] else 0.5
         up = (point[1] - self.y[0]) / (self.y[-1] - self.y[0]) if self.y[-1] > self.y[0] else 0.5
         return (
@@ -36,6 +41,7 @@ class Axes:
         )
 
     def drawn(self, x_label: str, x_ticks: Sequence[float] | None = None) -> list[Html]:
+        """Grid, ticks and the name of the x axis."""
         parts = []
         for tick in self.y:
             y = self.place((self.x[0], tick))[1]
@@ -52,7 +58,7 @@ class Axes:
         return tag("svg", *drawn, viewBox=f"0 0 {self.width:g} {self.height:g}", role="img", aria_label=description)
 
     def beside(self, points: Sequence[Point], names: Sequence[str]) -> list[Html]:
-        """Each name beside its point (a place on the picture), where there is room; others are left to the legend."""
+        """Each name beside its point (placed), where there is room; the others are left to the legend."""
         dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
         written: list[tuple[float, float, float, float]] = []
         parts = []
@@ -87,12 +93,6 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-SERIES = 8  # colours there are; further series start again from the first
-_NAMES = 24  # percent of a bar chart's width for the labels' names
-_BARS = 66  # percent for the bars; what is left is for the numbers behind them
-_BAR, _GAP = 13, 9  # heights in pixels: one bar, and the space between two labels
-
-
 def line_chart(
     series: Mapping[str, Sequence[Point]],
     *,
@@ -102,8 +102,10 @@ def line_chart(
     note: str | None = None,
     x_at_points: bool = False,
 ) -> Html:
-    """Lines with a mark at every point; points that are not finite are left out. `x_at_points` writes numbers on the x
-    axis where points are, not at round ones: for a few settings that were tried."""
+    """Lines with a marker at every point; points that are not finite are left out.
+
+    `x_at_points` puts the ticks of the x axis at the points instead of at round numbers: for a few settings.
+    """
     lines = {name: [p for p in points if all(map(math.isfinite, p))] for name, points in series.items()}
     points = [point for line in lines.values() for point in line]
     if not points:
@@ -122,8 +124,8 @@ def line_chart(
 
 
 def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_label: str, least: float = 0.0) -> Html:
-    """A mark and, where there is room, a name for each point. An axis spans `least` at least: stretching less would
-    show a difference where there is none."""
+    """A marker and, where there is room, a name for each point. An axis spans at least `least`: stretching less would
+    exaggerate a small difference."""
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point))}
     if not finite:
         return tag("figure", tag("figcaption", title), tag("p", "no values", class_="muted"))
@@ -139,8 +141,8 @@ def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_la
 
 
 def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float | None]], *, title: str) -> Html:
-    """Horizontal bars from 0 to 100, one for each series below each name. Widths are shares of the page's width, so
-    the letters keep their size on any screen."""
+    """Horizontal bars from 0 to 100, one per series for each name. Widths are percentages of the page's width, so that
+    the text keeps its size on any screen."""
     step = _BAR * len(series) + _GAP
     drawn = []
     for share in (0, 25, 50, 75, 100):
@@ -157,46 +159,44 @@ def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float | None]]
             if value is not None:
                 what = tag("title", f"{name}: {run} {text}")
                 width = f"{value * _BARS / 100:.3f}%"
-                look = f"bar {look_of(number)}"
+                look = f"bar {series_class(number)}"
                 drawn.append(tag("rect", what, x=f"{_NAMES}%", y=top + 1, width=width, height=_BAR - 2, class_=look))
             end = f"{_NAMES + 1 + (value or 0) * _BARS / 100:.3f}%"
             drawn.append(tag("text", text, x=end, y=top + _BAR - 3, class_="value"))
-    picture = tag("svg", *drawn, width="100%", height=step * len(names) + 26, role="img", aria_label=title)
-    return figure(title, list(series), picture, kind="bars")
+    drawing = tag("svg", *drawn, width="100%", height=step * len(names) + 26, role="img", aria_label=title)
+    return figure(title, list(series), drawing, kind="bars")
 
 
-# ---- parts
-
-
-def figure(title: str, names: Sequence[str], picture: Html, note: str | None = None, kind: str = "") -> Html:
-    """A chart with its title, the legend if there is more than one series, and a line below."""
+def figure(title: str, names: Sequence[str], drawing: Html, note: str | None = None, kind: str = "") -> Html:
+    """A chart with its title, a legend if there is more than one series, and a note."""
     shown = legend(names) if len(names) > 1 or (names and names[0]) else None
     caption = tag("figcaption", tag("strong", title), shown)
     below = tag("p", note, class_="note") if note else None
-    return tag("figure", caption, picture, below, class_=f"chart {kind}".strip())
+    return tag("figure", caption, drawing, below, class_=f"chart {kind}".strip())
 
 
 def legend(names: Sequence[str]) -> Html:
-    """Names of the series with a swatch each."""
+    """The names of the series, each with a swatch."""
     swatches = (
-        tag("span", tag("i", class_=f"swatch {look_of(number)}"), name) for number, name in enumerate(names, start=1)
+        tag("span", tag("i", class_=f"swatch {series_class(number)}"), name)
+        for number, name in enumerate(names, start=1)
     )
     return tag("span", join(*swatches), class_="legend")
 
 
-def look_of(number: int) -> str:
-    """The class that gives series `number` (from 1) its colour, dashes and filling."""
+def series_class(number: int) -> str:
+    """The CSS class that gives series `number` (from 1) its colour, dashes and fill."""
     return f"series-{(number - 1) % SERIES + 1}"
 
 
 def path_of(spots: Sequence[Point], number: int) -> Html:
-    return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in spots), class_=f"line {look_of(number)}")
+    return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in spots), class_=f"line {series_class(number)}")
 
 
 def mark(spot: Point, number: int, what: str) -> Html:
     """A dot, square, diamond or triangle."""
     x, y = round(spot[0], 1), round(spot[1], 1)
-    look, title = f"dot {look_of(number)}", tag("title", what)
+    look, title = f"dot {series_class(number)}", tag("title", what)
     shape = (number - 1) % 4
     if shape == 0:
         return tag("circle", title, cx=x, cy=y, r=3.4, class_=look)
@@ -207,7 +207,7 @@ def mark(spot: Point, number: int, what: str) -> Html:
 
 
 def span(values: Iterable[float], least: float = 0.0) -> tuple[float, float]:
-    """The smallest and the largest, moved apart if they are nearer than `least`.
+    """The smallest and the largest value, moved apart if they are closer than `least`.
 
     >>> span([2.0, 1.0]), span([3.0], least=1.0)
     ((1.0, 2.0), (2.5, 3.5))
