@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-slow bench clean
+.PHONY: help install demo test lint test-slow bench docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,5 +38,8 @@ bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python benchmarks/metrics.py --json benchmarks/results/metrics.json
 	$(BIN)/python benchmarks/performance_page.py
 
+docs: $(INSTALLED) ## Build the documentation site in site/; a dead link is an error
+	$(BIN)/mkdocs build --strict --quiet
+
 clean: ## Remove what the targets made
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist demo site .pytest_cache .mypy_cache .ruff_cache

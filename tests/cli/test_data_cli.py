@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -104,17 +103,6 @@ def test_in_a_real_process(tmp_path: Path) -> None:
     assert "20 images" in seen.stdout
     wrong = process("inspect", tmp_path / "s", "--no-such-option")
     assert wrong.returncode != 0
-
-
-def test_the_snippets_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "data-tools.md").read_text(encoding="utf-8")
-    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(snippets) == 2
-    monkeypatch.chdir(tmp_path)
-    run("sample", "--out", "sample", "--images", 40, "--size", 48)
-    for snippet in snippets:
-        exec(snippet, {})
-    assert (tmp_path / "scene.png").exists()
 
 
 def test_labels_and_names_that_other_programs_read_as_commands(

@@ -6,14 +6,8 @@ import csv
 import json
 import os
 import pty
-import re
-import shlex
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -198,39 +192,3 @@ def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(LabelwiseError, match="is a folder"):
         explain(str(folder / "run"), str(image.parent), out=tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
-
-
-def test_the_page_about_predicting_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every command and snippet of docs/guides/predict.md, on a model that is small and untrained."""
-    pytest.importorskip("matplotlib")
-    page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "predict.md").read_text(encoding="utf-8")
-    labels = make_sample(tmp_path / "demo" / "sample", images=24, size=48).labels
-    create_model("test_resnet", "hsq", labels, weights="none", size=32, dim=16).save(
-        tmp_path / "demo" / "hsq" / "model"
-    )
-    bundled = SimpleNamespace(default_model=lambda: tmp_path / "demo" / "hsq")
-    monkeypatch.setitem(sys.modules, "labelwise.bundled", bundled)
-    monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^    (?:(find .*) \| )?labelwise (.*)$", page, re.MULTILINE)
-    assert len(commands) == 8
-    for piped, command in commands:
-        if piped:
-            found = subprocess.run(shlex.split(piped), capture_output=True, check=True).stdout
-            monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(found)))
-        with pytest.raises(SystemExit) as done:
-            main(shlex.split(command))
-        assert not done.value.code, command
-        said = capsys.readouterr()
-        assert len(said.out.splitlines()) == (24 if piped else 0 if "--resume" in command else said.out.count("\n"))
-    assert len(list(Path("keywords/demo/sample/images").glob("*.xmp"))) == 24
-    assert len(open_data("tags.csv?separator=|")) == len(json.loads(Path("tags.json").read_text())) == 24
-    assert Path("why.png").exists()
-    assert Path("why.svg").exists()
-    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(snippets) == 7
-    names: dict[str, object] = {}
-    for snippet in snippets:
-        exec(compile(snippet, "docs/guides/predict.md", "exec"), names)
-    assert Image.open("best.jpg").size == (48, 48)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -206,13 +205,3 @@ def test_to_the_hub_and_back_over_http(run: Path, tmp_path: Path) -> None:
     missing, refused = [line for line in done.stdout.splitlines() if line.startswith("told:")]
     assert "no model 'ann/nothing'" in missing
     assert "Log in with: hf auth login" in refused
-
-
-def test_python_in_the_page_about_the_hub_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "hub.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(block, {})  # our own page
-    assert (tmp_path / "upload" / "README.md").exists()

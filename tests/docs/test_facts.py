@@ -1,0 +1,172 @@
+"""Numbers and names on the pages are those of the results, the code and the repository."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import re
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import httpx
+import pytest
+from pages import DOCS, PAGES, ROOT
+
+from labelwise.cli.serve import serve
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def results(name: str) -> Any:
+    return json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def row(page: str, *cells: str) -> list[str]:
+    """The other cells of the first table row that starts with these cells."""
+    found = re.search("^" + re.escape("| " + " | ".join(cells) + " |") + r"(.*)\|$", text(page), re.MULTILINE)
+    assert found, f"{page}: no row {cells}"
+    return [cell.strip() for cell in found[1].split("|")]
+
+
+def test_study_tables_are_those_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("study_page", ROOT / "benchmarks" / "study_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    assert page.with_results(page.PAGE.read_text()) == page.PAGE.read_text(), "run: python benchmarks/study_page.py"
+
+
+def test_every_head_of_the_study_has_weights_and_costs_something() -> None:
+    rows = results("voc-study")["runs"]
+    assert rows
+    assert [row["row"] for row in rows if not row["head_parameters"] or not row["head_macs"]] == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        ("`hsq` (ICLR 2024), the default", "hsq"),
+        ("`q2l` (Query2Label)", "q2l"),
+        ("`transformer-decoder`", "transformer-decoder"),
+        ("`ml-decoder` (WACV 2023)", "ml-decoder-k20"),
+        ("`csra`", "csra"),
+        ("`gap`, the linear probe", "gap"),
+    ],
+)
+def test_table_of_the_readme(cell: str, name: str) -> None:
+    summary = next(row for row in results("voc-study")["summary"] if row["row"] == name)
+    spread = summary["mAP_sd"]
+    assert row("README.md", cell)[0] == f"{summary['mAP']:.1f} ± {spread:.{1 if spread >= 0.05 else 2}f}"
+
+
+def test_masking_table() -> None:
+    page = "docs/guides/explain.md"
+    names = (("HSQ", "attention"), ("HSQ", "Grad-CAM"), ("GAP", "Grad-CAM"))
+    for names_of_row, measured in zip(names, results("voc2007-masking"), strict=True):
+        cells = row(page, *names_of_row)
+        assert cells[:2] == [f"{100 * measured['drop_attended']:.1f}", f"{100 * measured['drop_random']:.1f}"]
+
+
+def test_grouping_table() -> None:
+    page = "docs/research/many-labels.md"
+    names = {"random": "random", "by words": "words", "by co-occurrence": "co-occurrence"}
+    runs = results("grouping")["runs"]
+    for cell, name in names.items():
+        scores = [run["mAP"] for run in runs if run["grouping"] == name]
+        assert row(page, cell) == [f"{mean(scores):.1f}", f"{stdev(scores):.1f}"]
+
+
+def test_memory_table() -> None:
+    cells = {"gap": "`gap`", "ml-decoder": "`ml-decoder`, 100 groups", "grouped-hsq": "`hsq`, 100 groups"}
+    for measured in results("many-labels")["rows"]:
+        expected = [f"{measured[name]:,.0f}" for name in ("train", "evaluate", "predict")]
+        assert row("docs/research/many-labels.md", cells[measured["head"]]) == expected
+
+
+def test_digits_table() -> None:
+    runs = results("digits")["runs"]
+    for loss in ("softmax", "sigmoid"):
+        for head, cell in zip(("gap", "ml-decoder"), row("docs/guides/single-label.md", loss), strict=True):
+            scores = [run["top1"] for run in runs if (run["loss"], run["head"]) == (loss, head)]
+            assert cell == f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def test_resolution_table() -> None:
+    runs = results("voc-size")["runs"]
+    for cell, head in (("Query2Label", "q2l"), ("HSQ", "hsq")):
+        scores = {run["size"]: f"{run['mAP']:.1f}" for run in runs if run["head"] == head}
+        found = re.findall(rf"^\| {cell} \| (.*) \|$", text("docs/research/hsq-figures.md"), re.MULTILINE)
+        assert " | ".join(scores[size] for size in (160, 224, 288)) in found
+
+
+def test_bundled_tagger() -> None:
+    bundled, int8 = results("voc2007-bundled"), results("voc2007-int8")
+    page = "docs/guides/predict.md"
+    assert row(page, "mAP") == [f"{bundled['mAP']:.1f}"]
+    assert row(page, "CF1, OF1 (thresholds fitted on val)") == [f"{bundled['CF1']:.1f}, {bundled['OF1']:.1f}"]
+    assert row("docs/guides/evaluation.md", "uncalibrated") == [f"{bundled['ece']['before']:.1f}"]
+    assert row("docs/guides/evaluation.md", "calibrated on val") == [f"{bundled['ece']['after']:.1f}"]
+    assert row("docs/guides/export.md", "float32") == [f"{bundled['mAP']:.2f}"]
+    assert f"| {int8['mAP']:.2f} |" in text("docs/guides/export.md")
+    assert f"| {results('voc2007-csv')['mAP']:.1f} |" in text("docs/research/study.md")
+
+
+def test_zero_shot_table() -> None:
+    """Every row of the results is on the page."""
+    page = text("docs/research/zero-shot.md")
+    for measured in results("zero-shot-voc")["summary"]:
+        for metric in ("zsl", "zsl_relative", "gzsl"):
+            score = measured[metric]["mAP"]
+            shown = f"{score['mean']:.1f} ± {score['spread']:.1f}" if measured["seeds"] > 1 else f"{score['mean']:.1f}"
+            assert f"| {shown} |" in page, (measured["variant"], metric)
+
+
+def test_rate_of_large_jobs() -> None:
+    measured = json.loads(text("benchmarks/results/throughput.json"))
+    rate = next(row["images_per_s"] for row in measured["rows"] if row["engine"] == "onnxruntime")
+    sentence = r"says ([\d.]+) images/s end to end with ONNX Runtime, so r = ([\d.]+\d)"
+    said = re.search(sentence, text("docs/guides/large-jobs.md"))
+    assert said
+    assert said.groups() == (f"{rate:.1f}", f"{rate / measured['machine']['cores']:.1f}")
+
+
+def test_sizes_of_the_feature_cache() -> None:
+    for channels, side in ((1280, 7), (2048, 14)):
+        size = 2 * channels * side * side + 41  # 41: asserted on real files in test_feature_store
+        assert f"| {size:,} |" in text("docs/guides/feature-cache.md")
+    assert round(9963 * 2 * (2 * 1280 * 49 + 41) / 1e9, 1) == 2.5
+
+
+def test_limits_of_the_server() -> None:
+    listed = dict(re.findall(r"^\| `--([a-z-]+)` \| ([\d.]+) \|", text("docs/guides/serve.md"), flags=re.MULTILINE))
+    defaults = {name.replace("_", "-"): str(p.default) for name, p in inspect.signature(serve).parameters.items()}
+    assert len(listed) == 5
+    assert listed == {name: defaults[name] for name in listed}
+
+
+def test_metrics_of_the_server(address: str) -> None:
+    listed = set(re.findall(r"^\| `(labelwise_\w+)` \|", text("docs/guides/serve.md"), flags=re.MULTILINE))
+    answer = httpx.get(f"{address}/metrics").text
+    there = set(re.findall(r"^# TYPE (labelwise_\w+) (?!gauge\n# HELP \1_created)", answer, flags=re.MULTILINE))
+    assert listed == {name for name in there if not name.endswith("_created")}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    named = re.findall(r"`((?:src|tests|benchmarks|recipes|docs)/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """A dead link, a page outside the navigation or a reference to a name that is gone is an error."""
+    pytest.importorskip("mkdocs")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    config = load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path / "site"))
+    build(config)
