@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelwise.cli.sweep import parse_grid
 from labelwise.core.errors import LabelwiseError
-from labelwise.sweeps.plan import combinations, parse_grid, plan, run_name
+from labelwise.sweeps.plan import check_grid, combinations, plan, run_name
 from labelwise.training import load_recipe
 
 
@@ -28,7 +29,7 @@ from labelwise.training import load_recipe
 )
 def test_mistakes_in_a_grid_are_named(settings: list[str], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
-        parse_grid(settings)
+        check_grid(parse_grid(settings))
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(), min_size=1, max_size=4, unique=True)))
@@ -63,7 +64,7 @@ def test_a_plan_is_the_recipe_with_each_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["head=hsq,gap", "head.shared_experts=0,4"], "'gap' has no option 'shared_experts'.*--skip-invalid"),
+        (["head=hsq,gap", "head.shared_experts=0,4"], "'gap' has no option 'shared_experts'.*skip_invalid=True"),
         (["head=hsq,q2l", "head.shared_experts=0,4"], "changes nothing in the head 'q2l'"),
         (["head=hsq-linear", "head.task_experts=1,2"], "changes nothing in the head 'hsq-linear'"),
         (["head=hsqq"], "did you mean 'hsq'"),

@@ -193,11 +193,11 @@ def test_unsplit_data_is_split_once_for_all_seeds(sample: Path, tmp_path: Path) 
 def test_mistakes_cost_no_training(sample: Path, tmp_path: Path) -> None:
     for options, message in (
         ({"test_split": "tset"}, "tset"),
-        ({"jobs": 0}, "--jobs 0"),
+        ({"jobs": 0}, "jobs must be 1 or more"),
     ):
         with pytest.raises(LabelwiseError, match=message):
             run(sample, tmp_path / "s", "seed=0", **options)
-    with pytest.raises(LabelwiseError, match="--data"):
+    with pytest.raises(LabelwiseError, match="say which data"):
         sweep(grid=["seed=0"], out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
@@ -244,7 +244,7 @@ def test_splits_are_those_of_the_same_photos(sample: Path, tmp_path: Path, capsy
     run(unsplit, out, "seed=0", test_split="none")
     run(unsplit, out, "seed=0", dry_run=True)
     assert "finished" in capsys.readouterr().out.splitlines()[-2]
-    with pytest.raises(LabelwiseError, match="holds a sweep on other photos or labels"):
+    with pytest.raises(LabelwiseError, match="holds a sweep on other images or labels"):
         run(fewer, out, "seed=0", test_split="none")
     with pytest.raises(LabelwiseError, match=r"unknown split of .* 'holdout'"):
         run(unsplit, tmp_path / "new", "seed=0", test_split="holdout")

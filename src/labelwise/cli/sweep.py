@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import yaml
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Names, parse_options, say
+from labelwise.cli.common import AtLeastOne, Flag, Names, parse_options, say
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def sweep(
     test_split: str = "test",
     skip_invalid: Flag = False,
     dry_run: Flag = False,
-    jobs: int = 1,
+    jobs: Annotated[int, AtLeastOne] = 1,
     report: bool = True,
 ) -> None:
     """Train every combination of some settings and compare the results.
@@ -60,8 +61,6 @@ def sweep(
     report
         Write the comparison page at the end.
     """
-    from labelwise.sweeps.plan import parse_grid
-
     try:
         result = lw.sweep(
             parse_grid(grid),
@@ -92,6 +91,27 @@ def sweep(
         raise LabelwiseError(
             f"{len(result.failed)} of {len(result.outcomes)} runs failed; give the same command again to retry them"
         )
+
+
+def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
+    """Keys as typed, with the values to try, read as YAML.
+
+    >>> parse_grid(["head=hsq,gap", "head.widths=[64,16],[32]", "seed=0,1"])
+    {'head': ['hsq', 'gap'], 'head.widths': [[64, 16], [32]], 'seed': [0, 1]}
+    """
+    grid: dict[str, list[Any]] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        key = key.strip()
+        if not (key and equals and text.strip()):
+            raise LabelwiseError(f"--grid {setting!r}: write it as KEY=VALUE,VALUE, for example --grid seed=0,1,2")
+        if key in grid:
+            raise LabelwiseError(f"--grid {setting!r}: {key!r} is given twice; put all its values into one --grid")
+        try:
+            grid[key] = yaml.safe_load(f"[{text}]")
+        except yaml.YAMLError:
+            raise LabelwiseError(f"--grid {setting!r}: cannot read the values {text!r}") from None
+    return grid
 
 
 def _print_tables(result: SweepResult) -> None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from labelwise.sweeps.execute import run_sweep
-from labelwise.sweeps.plan import PlannedRun, parse_grid, plan
+from labelwise.sweeps.plan import PlannedRun, plan
 
-__all__ = ["PlannedRun", "parse_grid", "plan", "run_sweep"]
+__all__ = ["PlannedRun", "plan", "run_sweep"]

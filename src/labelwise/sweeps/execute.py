@@ -40,7 +40,7 @@ def status_of(folder: Path, planned: PlannedRun) -> Status:
         return "new"
     if load_recipe(folder / "recipe.yaml", {}) != planned.recipe:
         raise LabelwiseError(
-            f"{str(folder)!r} holds a run with other settings than this sweep's; choose another --out, or remove it"
+            f"{str(folder)!r} holds a run with other settings than this sweep's; choose another folder, or remove it"
         )
     return "finished" if (folder / "model" / "config.json").exists() else "interrupted"
 

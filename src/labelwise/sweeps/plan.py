@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.manifests import row_names, write_manifest
@@ -21,30 +19,23 @@ from labelwise.heads import preset, with_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
 
 
-def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
-    """Keys as typed, with the values to try, read as YAML.
+def check_grid(grid: Mapping[str, Sequence[Any]]) -> None:
+    """An error for a grid that tries nothing, or something twice.
 
-    >>> parse_grid(["head=hsq,gap", "head.widths=[64,16],[32]", "seed=0,1"])
-    {'head': ['hsq', 'gap'], 'head.widths': [[64, 16], [32]], 'seed': [0, 1]}
+    >>> check_grid({"head": "hsq"})
+    Traceback (most recent call last):
+    labelwise.core.errors.LabelwiseError: the values to try for 'head' must be a list, not 'hsq'
     """
-    grid: dict[str, list[Any]] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        key = key.strip()
-        if not (key and equals and text.strip()):
-            raise LabelwiseError(f"--grid {setting!r}: write it as KEY=VALUE,VALUE, for example --grid seed=0,1,2")
-        if full_key(key) in map(full_key, grid):
-            raise LabelwiseError(f"--grid {setting!r}: {key!r} is given twice; put all its values into one --grid")
-        try:
-            values = yaml.safe_load(f"[{text}]")
-        except yaml.YAMLError:
-            raise LabelwiseError(f"--grid {setting!r}: cannot read the values {text!r}") from None
-        if any(value in values[:place] for place, value in enumerate(values)):
-            raise LabelwiseError(f"--grid {setting!r}: a value is there twice; leave one out")
-        grid[key] = values
     if not grid:
-        raise LabelwiseError("say what to try, for example: --grid head=gap,hsq --grid seed=0,1,2")
-    return grid
+        raise LabelwiseError("say what to try", options={"grid": {"head": ["gap", "hsq"], "seed": [0, 1, 2]}})
+    keys = list(grid)
+    for number, (key, values) in enumerate(grid.items()):
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise LabelwiseError(f"the values to try for {key!r} must be a list, not {values!r}")
+        if full_key(key) in map(full_key, keys[:number]):
+            raise LabelwiseError(f"{key!r} is given twice in the grid; put all its values into one list")
+        if not values or any(value in values[:place] for place, value in enumerate(values)):
+            raise LabelwiseError(f"the grid has no value or the same value twice for {key!r}: {list(values)}")
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -95,6 +86,7 @@ def plan(
     """
     from labelwise.training.train import check
 
+    check_grid(grid)
     runs: dict[str, PlannedRun] = {}
     for settings in combinations(grid):
         fitting = _fitting(recipe, changes, settings) if skip_invalid else dict(changes)
@@ -102,7 +94,8 @@ def plan(
         if useless and not skip_invalid:
             key, reason = next(iter(useless.items()))
             raise LabelwiseError(
-                f"--grid {key}: {reason}. Leave it out, or add --skip-invalid to try it only where it counts"
+                f"{key!r} of the grid: {reason}; leave it out, or try it only where it counts",
+                options={"skip_invalid": True},
             )
         kept = {key: value for key, value in settings.items() if key not in useless}
         planned = PlannedRun(run_name(kept), kept, load_recipe(recipe, _applied(fitting, kept)))
@@ -155,7 +148,7 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
     seeds could be compared: they are made once, and the manifest that holds them is returned."""
     sources = {run.recipe.data.source for run in runs}
     if None in sources:
-        raise LabelwiseError("no data: say which with --data, for example --data photos.csv")
+        raise LabelwiseError("say which data to train on", options={"data": "photos.csv"})
     for source in sources:
         table = open_data(str(source))
         if table.split_names == ("",):
@@ -179,7 +172,7 @@ def _check_same(table: LabelTable, out: Path) -> None:
     """The splits of an earlier sweep in this folder are those of the same photos with the same labels."""
     if _content(open_data(out / FILE, check_files="no")) != _content(table):
         raise LabelwiseError(
-            f"{str(out)!r} holds a sweep on other photos or labels than those of {table.source}; choose another --out"
+            f"{str(out)!r} holds a sweep on other images or labels than those of {table.source}; choose another folder"
         )
 
 
