@@ -118,13 +118,14 @@ def together_section(run: MeasuredRun, found: CoOccurrence) -> Section:
 
 
 def training_section(runs: Sequence[MeasuredRun]) -> Section | None:
+    def points(run: MeasuredRun, key: str) -> list[tuple[float, float]]:
+        return [(float(entry["epoch"]), float(entry[key])) for entry in run.run.history if key in entry]
+
     def series(key: str) -> dict[str, list[tuple[float, float]]]:
-        return {
-            run.name if len(runs) > 1 else "": [
-                (float(entry["epoch"]), float(entry[key])) for entry in run.run.history if key in entry
-            ]
-            for run in runs
-        }
+        if len(runs) > 1:
+            return {run.name: points(run, key) for run in runs}
+        both = {name: points(runs[0], f"{key}_{name}") for name in ("averaged", "raw")}
+        return both if all(both.values()) else {"": points(runs[0], key)}
 
     charts = [
         line_chart(series(key), title=title, x_label="epoch", y_label=words)

@@ -92,5 +92,5 @@ def write_curves(folder: Path, history: list[dict[str, Any]]) -> None:
     with SummaryWriter(str(folder)) as writer:
         for row in history:
             for name, value in row.items():
-                if name != "epoch" and value is not None:
+                if name != "epoch" and isinstance(value, int | float):
                     writer.add_scalar(name, value, row["epoch"])

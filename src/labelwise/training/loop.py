@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
@@ -22,6 +21,7 @@ from labelwise.heads import GateMeter, with_random_targets
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
+from labelwise.training.averaging import AveragedWeights
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
     last_checkpoint,
@@ -85,7 +85,7 @@ class Trainer:
         # Fused steps support neither sharded tensors nor clipping of gradients that a loss scaler has enlarged.
         fused = recipe.strategy != "fsdp" and recipe.precision != "16-mixed"
         self.optimizer = create_optimizer(module, recipe.optimizer, fused)
-        self.averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
+        self.averaged = AveragedWeights(module, recipe.ema, warmup=recipe.ema_warmup) if recipe.ema else None
         self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
         self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix, repeats=recipe.augmentation.repeats)
@@ -148,7 +148,7 @@ class Trainer:
         }
         progress.seconds += time.monotonic() - started
         progress.history.append({**row, "seconds": progress.seconds})
-        self._save_if_best(epoch + 1, row.get("accuracy_top1", row.get("mAP")))
+        self._save_if_best(epoch + 1, row.get("accuracy_top1", row.get("mAP")), row.get("weights"))
         self._save()
         self._write_history()
         self.display.end_epoch(progress.history[-1], progress.best_epoch)
@@ -206,9 +206,6 @@ class Trainer:
         self.prepared.zero_grad(set_to_none=True)
         if self.averaged is not None:
             self.averaged.update_parameters(self.plain)
-            # Buffers are copied: norms average their statistics themselves, and a label's slot has no average.
-            for ours, current in zip(self.averaged.module.buffers(), self.plain.buffers(), strict=True):
-                ours.copy_(current)
 
     def _require_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -221,37 +218,50 @@ class Trainer:
     # Validation.
 
     @property
-    def evaluated(self) -> nn.Module:
-        """The weights that are validated and saved: the averaged ones if there are any."""
-        return self.averaged.module if self.averaged is not None else self.plain
+    def candidates(self) -> dict[str, nn.Module]:
+        """The weights that are validated: those in training, and their average if there is one."""
+        if self.averaged is None:
+            return {"raw": self.plain}
+        return {"averaged": self.averaged.module, "raw": self.plain}
 
     @torch.no_grad()
     def _validate(self, epoch: int) -> dict[str, Any]:
+        """The metrics of the better weights; with averaged ones, also which they were and the scores of both."""
         if self.recipe.data.validation is None:
             return {}
         self.display.note("validating")
         single = self.recipe.model.task == "single-label"
+        names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
         # Of logits: sigmoids of confident predictions round to ties.
-        metrics = MultiLabelMetrics(self.labels, thresholds=0.0, top_k=(1, 5) if single else 3)
-        self.evaluated.eval()
+        metrics = {
+            name: MultiLabelMetrics(self.labels, thresholds=0.0, top_k=(1, 5) if single else 3)
+            for name in self.candidates
+        }
+        for module in self.candidates.values():
+            module.eval()
         done = 0
-        with GateMeter(self.evaluated) as meter:
+        with GateMeter(next(iter(self.candidates.values()))) as meter:
             for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
                 inputs = inputs.to(self.fabric.device)
-                metrics.update(self._logits(inputs), targets)
+                for name, module in self.candidates.items():
+                    metrics[name].update(self._logits(module, inputs), targets)
                 done += 1
         self._write_gates(epoch, meter)
         most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
         # All processes gather sharded weights together: one with a batch less runs its last batch once more.
         for _ in range(int(most) - done):
-            self._logits(inputs)
-        result = metrics.compute().to_dict()
-        names = ("accuracy_top1", "accuracy_top5", "mAP") if single else ("mAP", "CF1", "OF1")
-        return {key: result[key] for key in names}
+            for module in self.candidates.values():
+                self._logits(module, inputs)
+        found = {name: metric.compute().to_dict() for name, metric in metrics.items()}
+        best = max(found, key=lambda name: found[name][names[0]] or 0.0)
+        row = {key: found[best][key] for key in names}
+        if self.averaged is not None:
+            row |= {"weights": best, **{f"{names[0]}_{name}": values[names[0]] for name, values in found.items()}}
+        return row
 
-    def _logits(self, inputs: Tensor) -> Tensor:
+    def _logits(self, module: nn.Module, inputs: Tensor) -> Tensor:
         with self.fabric.autocast():
-            logits: Tensor = self.evaluated(inputs)
+            logits: Tensor = module(inputs)
         return logits.float().cpu()
 
     def _write_gates(self, epoch: int, meter: GateMeter) -> None:
@@ -292,12 +302,14 @@ class Trainer:
     def _best(self) -> Path:
         return self.folder / "checkpoints" / "best.safetensors"
 
-    def _save_if_best(self, epoch: int, score: float | None) -> None:
+    def _save_if_best(self, epoch: int, score: float | None, weights: str | None) -> None:
+        """`weights` names the better candidate; without validation the average is saved, if there is one."""
         progress = self.progress
         if score is not None and progress.best_score is not None and score <= progress.best_score:
             return
         progress.best_score, progress.best_epoch = score, epoch
-        self._write(self._best, module_tensors("kept", self.evaluated))
+        module = self.candidates[weights] if weights else next(iter(self.candidates.values()))
+        self._write(self._best, module_tensors("kept", module))
 
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}

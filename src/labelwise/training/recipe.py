@@ -155,7 +155,9 @@ class Recipe(Config):
         epochs: Passes over the training images.
         batch_size: Images per step, of all processes together.
         accumulate: Backward steps per optimizer step; `batch_size` counts one of them.
-        ema: Decay of the averaged weights that are evaluated and saved; 0 for none.
+        ema: Decay of averaged weights; 0 for none. After each epoch the raw and the averaged weights are validated, and
+            the better ones count.
+        ema_warmup: Let the decay rise slowly, so that a short training forgets its first steps.
         early_stop: Stop after this many epochs without a better validation score.
         thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end.
         precision: Number format of the computation.
@@ -181,6 +183,7 @@ class Recipe(Config):
     batch_size: PositiveInt = 64
     accumulate: PositiveInt = 1
     ema: Fraction = 0.0
+    ema_warmup: bool = False
     early_stop: PositiveInt | None = None
     thresholds: Literal["f1", "none"] = "f1"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
