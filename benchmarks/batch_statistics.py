@@ -12,11 +12,11 @@ import json
 from pathlib import Path
 
 import torch
-from rich.progress import track
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelwise.backbones.timm_backbone import put_channels_last
+from labelwise.core.progress import track
 from labelwise.data.sources import open_data
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
@@ -50,7 +50,7 @@ def main() -> None:
     own: list[Tensor] = []
     of_batch: list[Tensor] = []
     targets: list[Tensor] = []
-    for batch in track(loader, "measuring", total=len(loader)):
+    for batch in track(loader, "Measuring", unit="runs"):
         own.append(logits(model, batch.images))
         for norm in late:
             norm.train()

@@ -29,14 +29,12 @@ def memory(*, batch: int = 8, time_limit: float = 600.0, json: JsonFile = None, 
     time_limit
         Of each process, in seconds.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     from benchmarks.speed.scaling import run_case
+    from labelwise.core.progress import track
 
     cases = [(labels, name, options) for labels, group in GROUPS for name, options in group]
     rows: list[dict[str, Any]] = []
-    for labels, name, options in track(cases, "Measuring", console=Console(stderr=True), transient=True):
+    for labels, name, options in track(cases, "Measuring", unit="runs"):
         case = {"head": name, "labels": labels, "options": options, "batch": batch, "seconds": 0.0}
         found = {mode: run_case({**case, "mode": mode}, time_limit) for mode in ("inference", "training")}
         rows.append(

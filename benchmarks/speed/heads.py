@@ -43,8 +43,8 @@ def heads(
         Backbone (untrained, at 224 pixels) of the comparison of 10,000 labels with 100, end to end.
     """
     import torch
-    from rich.console import Console
-    from rich.progress import track
+
+    from labelwise.core.progress import track
 
     torch.manual_seed(0)
     report = Report(
@@ -81,7 +81,7 @@ def heads(
         ("growth", lambda: _growth(growth_backbone, batch, seconds)),
     ]
     kinds = [kind for kind, _ in parts]
-    for _, measure in track(parts, "Measuring", console=Console(stderr=True), transient=True):
+    for _, measure in track(parts, "Measuring", unit="runs"):
         report.rows.append(measure())
 
     def worst(kind: str, key: str = "ratio") -> float:

@@ -92,10 +92,8 @@ def scaling(
     threads
         Of PyTorch; default: its own choice.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     from benchmarks.speed.report import Column, Report
+    from labelwise.core.progress import track
 
     for name in heads:
         if name not in HEADS:
@@ -107,7 +105,7 @@ def scaling(
     ]
     results: dict[int, dict[str, Any]] = {}
     turns = [number for _ in range(rounds) for number in range(len(cases))]
-    for turn in track(turns, "Measuring", console=Console(stderr=True), transient=True):
+    for turn in track(turns, "Measuring", unit="runs"):
         before = results.get(turn)
         if before is None or before["status"] == "ok":  # what did not fit once does not fit the next time
             results[turn] = _better(before, run_case(cases[turn][1], time_limit))

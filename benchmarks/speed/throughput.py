@@ -134,13 +134,12 @@ def _in_rounds(
     sides: dict[str, Callable[[], np.ndarray]], rounds: int
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Everybody's answers, and the seconds of the fastest round."""
-    from rich.console import Console
-    from rich.progress import track
+    from labelwise.core.progress import track
 
     answers: dict[str, np.ndarray] = {}
     seconds: dict[str, float] = {}
     turns = [name for _ in range(rounds) for name in sides]
-    for name in track(turns, "Measuring", console=Console(stderr=True), transient=True):
+    for name in track(turns, "Measuring", unit="runs"):
         start = time.perf_counter()
         answers[name] = sides[name]()
         taken = time.perf_counter() - start

@@ -8,7 +8,7 @@ import torch
 from labelwise.backbones import Backbone, BackboneConfig, list_backbones
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.features.store import describe
+from labelwise.features.store import describe_store
 
 # name, input size, channels, stride of the last map
 FAMILIES = [
@@ -108,8 +108,8 @@ def test_stochastic_depth_is_for_training_alone() -> None:
 def test_options_that_change_no_map_leave_its_store_where_it_is() -> None:
     """Features that were stored before these options existed are still found."""
     for rate in (0.0, 0.2):
-        about = describe(Backbone(BackboneConfig(name="resnet10t", drop_path=rate)), Preprocessing())
+        about = describe_store(Backbone(BackboneConfig(name="resnet10t", drop_path=rate)), Preprocessing())
         assert set(about["backbone"]) == {"name", "stage", "size"}
         assert "crop_ratio" not in about["preprocessing"]
     cropped = Preprocessing(resize="crop", crop_ratio=0.9)
-    assert describe(torch.nn.Identity(), cropped)["preprocessing"]["crop_ratio"] == 0.9
+    assert describe_store(torch.nn.Identity(), cropped)["preprocessing"]["crop_ratio"] == 0.9

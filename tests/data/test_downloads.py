@@ -119,7 +119,7 @@ def test_a_tar_and_a_zip_end_up_unpacked(site: Site, tmp_path: Path) -> None:
 def test_an_interrupted_download_goes_on(site: Site, tmp_path: Path) -> None:
     site.files = {"a.tar": tar_of(PHOTOS)}
     site.cut_after = 20_000
-    with pytest.raises(LabelwiseError, match=r"interrupted after 20,000 bytes .* run the same command again"):
+    with pytest.raises(LabelwiseError, match=r"interrupted after 20,000 bytes .* try again to resume"):
         fetch_all((site.archive("a.tar"),), tmp_path)
     assert not (tmp_path / "VOCdevkit").exists()
     assert not (tmp_path / "a.tar").exists()  # no half file under the final name
@@ -156,7 +156,7 @@ def test_a_wrong_checksum_is_refused_and_forgotten(site: Site, tmp_path: Path) -
 def test_unreachable_and_missing(site: Site, tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match="answers 404"):
         fetch(Archive(f"{site.url}/nothing.tar", "0" * 32), tmp_path)
-    with pytest.raises(LabelwiseError, match="run the same command again"):
+    with pytest.raises(LabelwiseError, match="try again to resume"):
         fetch(Archive("http://127.0.0.1:9/a.tar", "0" * 32), tmp_path)
 
 

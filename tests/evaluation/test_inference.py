@@ -108,7 +108,7 @@ def test_labels_are_matched_by_name(sample: LabelTable) -> None:
     assert matched.labels == tuple(names)
     assert (matched.targets()[:, 0] == -1).all()
     assert (matched.targets()[:, 1:] == sample.targets()[:, ::-1]).all()
-    with pytest.raises(LabelwiseError, match=r"1 label that the model does not know: 'bird'.*--ignore-extra-labels"):
+    with pytest.raises(LabelwiseError, match=r"1 label that the model does not know: 'bird'.*ignore_extra_labels=True"):
         match_labels(sample, sample.labels[1:])
     assert match_labels(sample, sample.labels[1:], ignore_extra=True).labels == sample.labels[1:]
     with pytest.raises(LabelwiseError, match="no label in common"):

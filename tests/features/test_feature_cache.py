@@ -217,7 +217,7 @@ def test_a_bad_picture_is_an_error_and_the_finished_ones_are_kept(
 def test_no_picture_at_all(build: Build, table: LabelTable) -> None:
     table = table.select([0])
     Path(table.images[0]).write_bytes(b"")
-    with pytest.raises(LabelwiseError, match="no image that can be decoded"):
+    with pytest.raises(LabelwiseError, match="none of its images can be decoded"):
         build(table, on_bad_image="skip")
 
 

@@ -48,8 +48,8 @@ def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> Label
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *parents, key = problem["loc"]
-        place = where if not parents else f"{where}: {'.'.join(str(part) for part in parents)}"
-        return LabelwiseError(f"{place}: {unknown_name('key', str(key), _keys_at(cls, parents))}")
+        at = where if not parents else f"{where}: {'.'.join(str(part) for part in parents)}"
+        return LabelwiseError(f"{at}: {unknown_name('key', str(key), _keys_at(cls, parents))}")
     message = problem["msg"].removeprefix("Value error, ")
     at = f"{path}={problem['input']!r}: " if path else ""
     return LabelwiseError(f"{where}: {at}{message[0].lower()}{message[1:]}")

@@ -15,7 +15,7 @@ from typing import IO
 def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
     """Write a file so that a reader sees all of the new content or all of the old.
 
-    The content goes to a file beside the target, to the disk, and then gets the target's name. What a killed process
+    The content goes to a file next to the target, to the disk, and then gets the target's name. What a killed process
     leaves behind starts with a dot and ends in `.part`. A link is followed; a device or pipe is written directly.
 
     Args:
@@ -57,7 +57,7 @@ def _fill(file: Path, content: bytes | str | Callable[[Path], object]) -> None:
 def replace_folder(
     folder: Path, write: Callable[[Path], None], *, replaced: Callable[[str], bool] = lambda name: True
 ) -> None:
-    """Let `write` fill a new folder beside the target, then swap the two.
+    """Let `write` fill a new folder next to the target, then swap the two.
 
     Args:
         folder: The target; a link is followed.

@@ -17,7 +17,7 @@ from rich.text import Text
 # What every function with an argument `progress` takes: whether to show it, or a function that is told what is being
 # done, how much of it is done, and how much there is (None: not known yet).
 ShowProgress = bool | Callable[[str, int, int | None], None]
-Unit = Literal["images", "files", "bytes"]
+Unit = Literal["images", "files", "bytes", "runs"]
 
 PLAIN_SECONDS = 10.0  # between plain lines
 _Item = TypeVar("_Item")
@@ -88,7 +88,7 @@ def progress_of(
         yield Counter(description, total, done, unit, lambda count: None)
     elif shown is not True:
         yield Counter(description, total, done, unit, lambda count: shown(count.description, count.done, count.total))
-    elif console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None):
+    elif is_live(console):
         columns = (TextColumn("{task.description}"), BarColumn(), _Amount(unit), _Speed(unit), TimeRemainingColumn())
         # Printed lines pass through the bar's console, or they would tear it; lines for a pipe must not.
         redirect = sys.stdout.isatty()
@@ -121,8 +121,13 @@ def track(
             advance()
 
 
+def is_live(console: Console) -> bool:
+    """Whether a bar can be shown: in a terminal, and in a notebook with ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 def report(text: str) -> None:
-    """One line on stderr, as it is."""
+    """Print one line on stderr, without markup or wrapping."""
     Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Decode any picture to 8-bit RGB as a person would see it, or say in one line why it cannot be done."""
+"""Decode any image to upright 8-bit RGB, or say in one line why it cannot be decoded."""
 
 from __future__ import annotations
 
@@ -15,31 +15,7 @@ from PIL import Image, ImageChops, UnidentifiedImageError
 
 from labelwise.core.errors import LabelwiseError, missing_extra
 
-# Who wrote the file, at byte 8: single pictures and bursts, H.265 inside.
-_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
-
-
-def is_heic(data: bytes) -> bool:
-    r"""By content: phones and messengers give such files any suffix.
-
-    >>> is_heic(b"\0\0\0\x18ftypheic\0\0"), is_heic(b"\0\0\0\x18ftypavif\0\0"), is_heic(b"\xff\xd8\xff\xe0JFIF")
-    (True, False, False)
-    """
-    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS
-
-
-@cache
-def missing_decoder() -> LabelwiseError | None:
-    """Teach Pillow the format, once; else the error that says what to install."""
-    try:
-        from pillow_heif import register_heif_opener
-    except ImportError:
-        return missing_extra("pillow-heif", "heic")
-    register_heif_opener()
-    return None
-
-
-# Picture formats only: Pillow would also open PostScript, by starting Ghostscript on what somebody sent us.
+# Image formats only: Pillow would also open PostScript, by running Ghostscript on an untrusted file.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -58,7 +34,8 @@ UPRIGHT = {
 }
 
 OnBadImage = Literal["error", "skip"]
-_STRIP_PIXELS = 1 << 18  # of a picture of more than 8 bits, converted at a time
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
+_STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
 
 class BadImageError(LabelwiseError):
@@ -78,18 +55,18 @@ class BadImageError(LabelwiseError):
 
 
 class TooManyPixelsError(BadImageError):
-    """A picture whose header states more pixels than the caller wants to decode."""
+    """An image whose header states more pixels than the caller allows."""
 
 
 class Encoded(NamedTuple):
-    """What is in a picture's file, not yet decoded, and what to call it."""
+    """The content of an image file, not yet decoded, and a name for messages."""
 
     name: str
     data: bytes
 
 
 class BadImage(NamedTuple):
-    """A row of a table whose picture cannot be decoded."""
+    """A row of a table whose image cannot be decoded."""
 
     row: int
     path: str
@@ -108,11 +85,13 @@ def is_image(name: str) -> bool:
 def load_image(
     source: str | Path | bytes | Encoded, *, min_side: int | None = None, max_pixels: int | None = None
 ) -> Image.Image:
-    """The picture as upright 8-bit RGB; of an animation, the first frame; transparency on white.
+    """Decode an image to upright 8-bit RGB; of an animation, the first frame; transparency becomes white.
 
-    `min_side` is the shorter side that the caller needs: a larger JPEG is then decoded at 1/2, 1/4 or 1/8 by the
-    decoder itself, which is several times faster; it never comes out smaller than that. A picture of more than
-    `max_pixels` is refused by its header, before anything is decoded.
+    Args:
+        source: A path, the bytes of a file, or `Encoded` bytes with a name.
+        min_side: The shorter side that the caller needs. A larger JPEG is then decoded at 1/2, 1/4 or 1/8 of its size,
+            several times faster, but never smaller than that.
+        max_pixels: A larger image is refused by its header, before anything is decoded.
 
     >>> data = BytesIO()
     >>> Image.new("LA", (4, 2), (0, 51)).save(data, "PNG")  # black, one fifth opaque
@@ -163,14 +142,14 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """An opened picture as it should look: turned upright, 8-bit RGB."""
+    """Turn an opened image upright and convert it to 8-bit RGB."""
     return _to_rgb(_upright(image), image.format)
 
 
 def _upright(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # a damaged EXIF block must not cost us a picture whose pixels are fine
+    except Exception:  # a damaged EXIF block must not cost us an image whose pixels are fine
         return image
     return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
 
@@ -179,17 +158,17 @@ def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         return _from_deep(image)
     if image.has_transparency_data:
-        picture = image.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        return Image.alpha_composite(white, picture).convert("RGB")
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
     if image.mode == "CMYK" and kind == "JPEG" and "adobe" not in image.info:
-        # Adobe's JPEGs store ink inverted and say so in a marker; Pillow takes every CMYK JPEG for one of those.
+        # Adobe's JPEGs store inverted ink and say so in a marker; Pillow assumes that of every CMYK JPEG.
         image = ImageChops.invert(image)
     return image.convert("RGB")
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
-    """Grayscale of more than 8 bits. Pillow's own conversion clips it at 255, which turns a photo white."""
+    """Grayscale of more than 8 bits. Pillow's own conversion clips it at 255, which turns the image white."""
     values = np.asarray(image)  # [H, W]
     largest = max(float(_clean(strip).max()) for strip in _strips(values))
     # Integers are 16-bit unless they say otherwise; floats are written as 0..1, 0..255 or 0..65535.
@@ -202,10 +181,34 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
 
 def _strips(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """A few rows at a time: doubles of a whole picture would take eight times its memory."""
+    """A few rows at a time: doubles of the whole image would take eight times its memory."""
     rows = max(1, _STRIP_PIXELS // values.shape[1])
     return (values[start : start + rows] for start in range(0, len(values), rows))
 
 
 def _clean(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.nan_to_num(values.astype(np.float64), posinf=0.0)
+
+
+# The brand at byte 8 of HEIC files: single images and bursts, H.265 inside.
+_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
+
+
+def is_heic(data: bytes) -> bool:
+    r"""Whether it is a HEIC file, by its content: phones and messengers give such files any suffix.
+
+    >>> is_heic(b"\0\0\0\x18ftypheic\0\0"), is_heic(b"\0\0\0\x18ftypavif\0\0"), is_heic(b"\xff\xd8\xff\xe0JFIF")
+    (True, False, False)
+    """
+    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS
+
+
+@cache
+def missing_decoder() -> LabelwiseError | None:
+    """Register the HEIC decoder with Pillow, once. Returns the error that says what to install if there is none."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return missing_extra("pillow-heif", "heic")
+    register_heif_opener()
+    return None

@@ -214,21 +214,21 @@ def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pa
     expected = counts.diagonal()[a] * counts.diagonal()[b] / len(table)
     seen = counts[a, b]
 
-    def pair(place: int) -> Pair:
-        first, second, n = int(a[place]), int(b[place]), float(seen[place])
+    def pair(index: int) -> Pair:
+        first, second, n = int(a[index]), int(b[index]), float(seen[index])
         return Pair(
             table.labels[columns[first]],
             table.labels[columns[second]],
             int(n),
             n / counts[first, first],
             n / counts[second, second],
-            n / expected[place],
+            n / expected[index],
         )
 
     # In standard deviations of a Poisson count: a surprise of 2 images is none, one of 200 is.
     surprise = (seen - expected) / np.sqrt(expected)
-    together = [pair(place) for place in np.argsort(-surprise, kind="stable")[:most].tolist() if surprise[place] > 0]
-    apart = [pair(place) for place in np.argsort(surprise, kind="stable")[:most].tolist() if surprise[place] < 0]
+    together = [pair(index) for index in np.argsort(-surprise, kind="stable")[:most].tolist() if surprise[index] > 0]
+    apart = [pair(index) for index in np.argsort(surprise, kind="stable")[:most].tolist() if surprise[index] < 0]
     return together, apart
 
 

@@ -1,4 +1,4 @@
-"""Lists of labels as people give them: in a file, in one line, or as the data itself has them."""
+"""Lists of labels: from a file or a line of text, seen and unseen ones, and a table matched to a model's labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FROM_DATA: Literal["data"] = "data"
 
 
 def label_list(text: str) -> tuple[str, ...]:
-    """The names in a text file, one in each line, or in `text` itself, with commas between them.
+    """The names in a text file, one per line, or in `text` itself, separated by commas.
 
     >>> label_list("bus, dining table")
     ('bus', 'dining table')
@@ -23,7 +23,7 @@ def label_list(text: str) -> tuple[str, ...]:
     path = Path(text).expanduser()
     if not path.is_file():
         if path.suffix == ".txt" or len(path.parts) > 1:
-            raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label in each line")
+            raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label per line")
         return tuple(name.strip() for name in text.split(",") if name.strip())
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -52,7 +52,7 @@ def unseen_labels(table: LabelTable, unseen: Sequence[str] | Literal["data"]) ->
         if not table.label_sets.get("unseen"):
             raise LabelwiseError(
                 f"{table.source} does not say which labels are unseen; NUS-WIDE does with ?vocabulary=zero-shot, "
-                "for other data give their names or a file"
+                "for other data, give their names or a file"
             )
         return table.label_sets["unseen"]
     known = set(table.labels)
@@ -94,8 +94,9 @@ def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool
         )
     if extra and not ignore_extra:
         raise LabelwiseError(
-            f"{source} has {len(extra)} label{'s' * (len(extra) > 1)} that the model does not know: {_listed(extra)}. "
-            "Correct the names, or add --ignore-extra-labels."
+            f"{source} has {len(extra)} label{'s' * (len(extra) > 1)} that the model does not know: {_listed(extra)}; "
+            "correct the names, or ignore them",
+            options={"ignore_extra_labels": True},
         )
     return table.with_labels(labels, missing="absent" if table.single_label else "unknown")
 

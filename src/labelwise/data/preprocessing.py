@@ -1,4 +1,4 @@
-"""How a picture becomes the backbone's input: saved with every model, so that nobody has to remember it."""
+"""From a decoded image to the backbone's input. The settings are saved with every model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,28 @@ Triple = tuple[float, float, float]
 
 
 class Preprocessing(Config):
-    size: ImageSize = 224  # the input is size x size pixels
-    mean: Triple = (0.0, 0.0, 0.0)  # per RGB channel, of values scaled to [0, 1]
+    """How an image becomes the input of a backbone.
+
+    Args:
+        size: The input is size x size pixels.
+        mean: Subtracted from each RGB channel, of values in [0, 1].
+        std: What each channel is then divided by.
+        interpolation: Of the resizing.
+        resize: squash: both sides to `size`, as in the multi-label papers, which cuts no object off. crop: the shorter
+            side to `size`, then the centre. pad: the longer side to `size`, then grey bars.
+        crop_ratio: With crop: the shorter side becomes size / crop_ratio, so that the centre is a smaller part.
+    """
+
+    size: ImageSize = 224
+    mean: Triple = (0.0, 0.0, 0.0)
     std: Triple = (1.0, 1.0, 1.0)
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    # squash: resize both sides to `size`, the multi-label papers' way, which cuts no object off;
-    # crop: shorter side to `size`, then the centre; pad: longer side to `size`, then fill up.
     resize: Literal["squash", "crop", "pad"] = "squash"
-    crop_ratio: CropRatio = 1.0  # crop: shorter side to size / crop_ratio instead, so that the centre is a smaller part
+    crop_ratio: CropRatio = 1.0
 
     @property
     def shorter_side(self) -> int:
-        """To which `crop` resizes the picture before it takes the centre."""
+        """What `crop` resizes the shorter side to before it takes the centre."""
         return math.floor(self.size / self.crop_ratio)
 
     @model_validator(mode="after")
@@ -39,14 +49,14 @@ class Preprocessing(Config):
         return self
 
 
-_STRIP = 16  # times as long as wide: no photo is
-GREY = 128  # what fills the bars of `pad`, and holes in training
+_STRIP = 16  # times as long as wide: no ordinary image is
+GREY = 128  # of the bars of `pad`, and of the holes of Cutout
 
 
 class InputTransform:
-    """PIL RGB picture -> float32 [3, size, size], always the same for the same picture.
+    """PIL RGB image -> float32 [3, size, size], always the same for the same image.
 
-    `min_side` is the shorter side that `load_image` has to deliver for it.
+    `min_side` is the shorter side that it needs from `load_image`.
 
     >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
     >>> InputTransform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
@@ -56,7 +66,7 @@ class InputTransform:
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
         self.min_side = preprocessing.shorter_side
-        # A pixel has 256 values: the input of each is looked up, not computed, in each channel [3, 256].
+        # A channel of a pixel has 256 values: their inputs are looked up, not computed, [3, 256].
         mean, std = (np.array(values, np.float32)[:, None] for values in (preprocessing.mean, preprocessing.std))
         self._table = (np.arange(256, dtype=np.float32) * np.float32(1 / 255) - mean) / std
 
@@ -69,7 +79,7 @@ class InputTransform:
 
 
 def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
-    """The picture as size x size pixels, by the way of `preprocessing.resize`."""
+    """Resize an image to size x size pixels, in the way of `preprocessing.resize`."""
     size, method = preprocessing.size, Image.Resampling[preprocessing.interpolation.upper()]
     if preprocessing.resize == "squash":
         return _resized(image, size, size, method)
@@ -77,7 +87,7 @@ def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     if preprocessing.resize == "pad":
         width, height = (max(1, int(size * side / longer)) for side in image.size)
         return pad_to_square(_resized(image, width, height, method))
-    if longer > _STRIP * shorter:  # far from the middle nothing is seen, and to enlarge it may take gigabytes
+    if longer > _STRIP * shorter:  # the ends are cropped anyway, and to enlarge them may take gigabytes
         image = _middle(image, _STRIP * shorter)
     width, height = (int(preprocessing.shorter_side * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
@@ -85,14 +95,14 @@ def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
 
 
 def _middle(image: Image.Image, longest: int) -> Image.Image:
-    """The picture without what makes it longer than that."""
+    """The middle of an image, at most `longest` long."""
     width, height = (min(side, longest) for side in image.size)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 
 
 def pad_to_square(image: Image.Image) -> Image.Image:
-    """Grey bars on both sides of the shorter dimension."""
+    """Add grey bars on both sides of the shorter dimension."""
     side = max(image.size)
     square = Image.new("RGB", (side, side), (GREY, GREY, GREY))
     square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))

@@ -14,6 +14,7 @@ from PIL import Image
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data import sample_shapes as shapes
+from labelwise.data.images import Box
 from labelwise.data.manifests import write_manifest
 from labelwise.data.sample_shapes import Canvas, Colour
 from labelwise.data.table import LabelTable
@@ -22,24 +23,27 @@ SAMPLE_LABELS = (
     "bird", "boat", "car", "cloud", "fish", "house", "moon", "person", "rain", "stars", "sun", "tree", "umbrella",
 )  # fmt: skip
 _ID = {name: number for number, name in enumerate(SAMPLE_LABELS, start=1)}  # 0 is "nothing" on the owner map
-_ENOUGH = {"bird": 0.0006, "rain": 0.0006, "stars": 0.0006}  # share of the picture a label must have left visible
+_ENOUGH = {
+    "bird": 0.0006,
+    "rain": 0.0006,
+    "stars": 0.0006,
+}  # visible share of the image that counts
 _ENOUGH_ELSE = 0.002
 
-Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels, right and bottom exclusive
 LabelledShape = Callable[[Canvas, np.random.Generator, int, float, float, float], None]
 PlainShape = Callable[[Canvas, np.random.Generator, float, float, float], None]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture, and for each label in it the box around all its visible pixels."""
+    """One image, and for each label in it the box around all its visible pixels."""
 
     image: Image.Image
     boxes: dict[str, Box]
 
 
 def draw_scene(number: int, size: int = 160, seed: int = 0) -> Scene:
-    """Picture `number` of the set with that seed, whichever others are drawn.
+    """Draw image `number` of the set with that seed; it does not depend on the others.
 
     >>> draw_scene(0).boxes["sun"]
     (114, 36, 153, 69)
@@ -242,9 +246,20 @@ _SPLIT_OF_TEN = ("train", "train", "train", "test", "train", "train", "train", "
 def make_sample(
     folder: str | Path, *, images: int = 1000, size: int = 160, seed: int = 0, progress: ShowProgress = False
 ) -> LabelTable:
-    """Write `images/*.jpg` and `labels.csv` (columns image, labels, split: 70% train, 10% val, 20% test).
+    """Draw the built-in sample set: landscapes with 13 labels, in seconds.
 
     The same arguments give the same files, byte for byte.
+
+    Args:
+        folder: Where `images/*.jpg` and `labels.csv` are written (70% train, 10% val, 20% test).
+        images: How many.
+        size: Width and height in pixels.
+        seed: Another seed gives other images.
+        progress: Whether to show it, or a callback.
+
+    >>> import tempfile
+    >>> make_sample(tempfile.mkdtemp(), images=10, size=32).split_names
+    ('train', 'val', 'test')
     """
     if images < 1 or not 32 <= size <= 2048:
         raise LabelwiseError(f"a sample set needs at least 1 image of 32 to 2048 pixels, not {images} of {size}")

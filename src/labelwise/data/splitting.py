@@ -117,31 +117,31 @@ def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[st
     sizes = np.array([len(unit) for unit in units])
     columns = [_present_columns(table, unit) for unit in units]  # with repeats: a unit may hold several images
     members: list[list[int]] = [[] for _ in table.labels]
-    for place in rng.permutation(len(units)).tolist():
-        for column in np.unique(columns[place]).tolist():
-            members[column].append(place)
+    for unit in rng.permutation(len(units)).tolist():
+        for column in np.unique(columns[unit]).tolist():
+            members[column].append(unit)
     remaining = np.bincount(np.concatenate([np.empty(0, np.int64), *columns]), minlength=len(table.labels))  # [N]
     wanted_images = shares * float(sizes.sum())  # [S]
     wanted: npt.NDArray[np.float64] = shares[:, None] * remaining  # [S, N]
     assigned = np.full(len(units), -1)
 
-    def assign(place: int, lack: npt.NDArray[np.float64]) -> None:
+    def assign(unit: int, lack: npt.NDArray[np.float64]) -> None:
         open_splits = np.flatnonzero(wanted_images > 1e-9)  # unlike the paper: sizes come out as asked, too
         best = open_splits[lack[open_splits] >= lack[open_splits].max() - 1e-9]
         best = best[wanted_images[best] >= wanted_images[best].max() - 1e-9]
         split = int(rng.choice(best)) if len(best) > 1 else int(best[0])
-        assigned[place] = split
-        wanted_images[split] -= sizes[place]
-        np.subtract.at(wanted[split], columns[place], 1)
-        np.subtract.at(remaining, columns[place], 1)
+        assigned[unit] = split
+        wanted_images[split] -= sizes[unit]
+        np.subtract.at(wanted[split], columns[unit], 1)
+        np.subtract.at(remaining, columns[unit], 1)
 
     while remaining.any():
         rarest = int(np.argmin(np.where(remaining > 0, remaining, np.iinfo(np.int64).max)))
-        for place in members[rarest]:
-            if assigned[place] < 0:
-                assign(place, wanted[:, rarest])
-    for place in rng.permutation(np.flatnonzero(assigned < 0)).tolist():  # images without any label
-        assign(place, wanted_images)
+        for unit in members[rarest]:
+            if assigned[unit] < 0:
+                assign(unit, wanted[:, rarest])
+    for unit in rng.permutation(np.flatnonzero(assigned < 0)).tolist():  # images without any label
+        assign(unit, wanted_images)
     return [names[split] for split in assigned]
 
 

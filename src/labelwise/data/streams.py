@@ -1,7 +1,8 @@
-"""Shards in the webdataset convention: tar files in which `0001.jpg` and `0001.json` (or .cls, .txt) belong together.
+"""Streams of raw samples: tar shards in the webdataset convention, and Hugging Face datasets.
 
-Read with the standard library and fsspec, so a shard may lie on a disk or behind http(s), s3, gs, ...; unlike the
-webdataset package nothing in a shard's address or content is ever run or unpickled.
+In a shard, `0001.jpg` and `0001.json` (or .cls, .txt) belong together. Shards are read with the standard library and
+fsspec, so they may be on a disk or behind http(s), s3, gs, ...; unlike in the webdataset package, nothing in a shard's
+address or content is ever run or unpickled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CHUNK = 1 << 20
 
 
 class RawSample(NamedTuple):
-    """One picture of a stream, not yet decoded; labels are names, or numbers that count from 0."""
+    """One image of a stream, not yet decoded; labels are names, or numbers from 0."""
 
     key: str
     image: bytes
@@ -65,7 +66,7 @@ def expand_braces(pattern: str) -> list[str]:
     (['train-08.tar', 'train-09.tar', 'train-10.tar'], ['a/0.tar', 'a/1.tar', 'b/0.tar', 'b/1.tar'])
     """
     parts = re.split(r"\{([^{}]*)\}", pattern)  # text, inside of braces, text, ...
-    choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
+    choices = [[part] if number % 2 == 0 else _choices(part) for number, part in enumerate(parts)]
     return ["".join(choice) for choice in product(*choices)]
 
 
@@ -76,7 +77,12 @@ def _choices(inside: str) -> list[str]:
     return [f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
 
 
+# ---- tar shards
+
+
 class TarShards:
+    """The samples of tar files; the pattern is a folder, `*.tar` or `name-{000000..000009}.tar`."""
+
     def __init__(self, pattern: str) -> None:
         self.shards = [found for part in expand_braces(pattern) for found in _find(part)]
         if not self.shards:
@@ -84,7 +90,7 @@ class TarShards:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The lines of `labels.txt` beside the shards, if it is there."""
+        """The lines of `labels.txt` next to the shards, if it exists."""
         file = Path(self.shards[0]).parent / "labels.txt"
         return tuple(read_lines(file)) if file.is_file() else None
 
@@ -106,7 +112,7 @@ class TarShards:
 
 
 def _find(path: str) -> list[str]:
-    """A folder stands for its tar files; what is not there is an error now, not after an hour of training."""
+    """The shards of a path or pattern. A missing one is an error now, not after an hour of training."""
     if "://" in path:
         return [path]
     if Path(path).is_dir():
@@ -118,7 +124,7 @@ def _find(path: str) -> list[str]:
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """tarfile takes a damaged header, or none at all, for the end of the archive: the rest would be lost silently."""
+    """Refuses damaged headers: tarfile takes them for the end of the archive and silently ignores the rest."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
@@ -132,22 +138,22 @@ class _StrictHeader(tarfile.TarInfo):
 
 @contextmanager
 def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
-    """A shard's files, all of them to be read, in their order; one that is damaged raises, at the latest at its end."""
+    """Open a shard to read all its files in order; damage raises, at the latest at the end."""
     import fsspec  # comes with torch
 
     try:
         with (
             fsspec.open(shard, "rb") as file,
             BufferedReader(file) as buffered,
-            # tarfile could unzip, too, but without looking at the checksum.
+            # tarfile could unzip, too, but does not check the checksum.
             gzip.open(buffered) if buffered.peek(2)[:2] == _GZIP else buffered as stream,
             tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictHeader) as archive,
         ):
             yield archive
-            # To the very end: gzip's checksum is there, and zeros that damage left in the middle look like an end.
+            # Read to the very end: gzip's checksum is there, and zeros in a damaged file look like an end.
             while rest := archive.fileobj.read(_CHUNK):
                 if rest.strip(b"\0"):
-                    raise tarfile.ReadError("it is damaged: more follows behind its end mark")
+                    raise tarfile.ReadError("it is damaged: more follows after its end mark")
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise LabelwiseError(f"the shard {shard} is not a readable tar file ({error})") from None
 
@@ -223,11 +229,15 @@ def as_list(value: Any) -> list[str | int]:
     return labels
 
 
+# ---- Hugging Face datasets
+
 _KEY_COLUMNS = ("__key__", "id", "image_id", "file_name")
 _LOCAL_SHARDS = 64  # of a dataset on disk: as many loader workers can share it
 
 
 class HuggingFaceStream:
+    """The samples of a split of a dataset on the Hugging Face hub or on disk."""
+
     def __init__(self, name: str, split: str, image_column: str | None, label_column: str | None) -> None:
         self.name = name
         self._rows: Any = _open(name, split)  # a datasets.IterableDataset
@@ -239,7 +249,7 @@ class HuggingFaceStream:
         self._unknown = next((column for column in UNKNOWN_COLUMNS if column in features), None)
         self.labels = _class_names(features[self._label])
         if type(features[self._image]).__name__ == "Image":
-            # Bytes, not pictures: our own decoder turns and converts them the same way for every source.
+            # Bytes, not decoded images: our own decoder treats every source in the same way.
             self._rows = self._rows.cast_column(self._image, type(features[self._image])(decode=False))
 
     def samples(self, reader: Reader, shuffle: random.Random | None) -> Iterator[RawSample]:
@@ -253,14 +263,14 @@ class HuggingFaceStream:
         for number, row in enumerate(rows):
             yield self._raw_sample(row, f"{reader.index}-{number}")
 
-    def _raw_sample(self, row: dict[str, Any], place: str) -> RawSample:
+    def _raw_sample(self, row: dict[str, Any], number: str) -> RawSample:
         image: Any = row[self._image]
         path: str | None = None
         if isinstance(image, dict):
             image, path = image.get("bytes"), image.get("path")
         elif isinstance(image, str):
             image, path = None, image
-        name = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or place)
+        name = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or number)
         return RawSample(
             f"{self.name}/{name}",
             image if image is not None else Path(str(path)).read_bytes(),

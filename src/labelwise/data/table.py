@@ -1,4 +1,4 @@
-"""The one thing every reader gives: images, label names, splits, and what is known of each label of each image."""
+"""What every reader returns: images, label names, splits, and the value of each label of each image."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LabelTable:
     columns: npt.NDArray[np.int32]  # [nnz], in each row unique
     values: npt.NDArray[np.int8]  # [nnz]
     fill: int = ABSENT  # of what is not listed: 0 (COCO, VOC), or -1 where absence was not checked (Open Images)
-    source: str = ""  # what the user typed, for messages
+    source: str = ""  # the data argument, for messages
     single_label: bool = False  # exactly one label per image (ImageFolder, ImageNet)
     label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # e.g. "seen" and "unseen" (zero-shot)
     lines: npt.NDArray[np.int64] | None = None  # [M]: the line of each image in the file it was read from, if any
@@ -74,7 +74,7 @@ class LabelTable:
         if len(self.columns) != self.indptr[-1] or len(self.values) != self.indptr[-1]:
             raise ValueError(f"{self.indptr[-1]} entries, {len(self.columns)} columns, {len(self.values)} values")
         if len(self.columns) and not 0 <= self.columns.min() <= self.columns.max() < len(self.labels):
-            raise ValueError(f"a column lies outside 0..{len(self.labels) - 1}")
+            raise ValueError(f"a column is outside 0..{len(self.labels) - 1}")
         if self.fill not in (ABSENT, UNKNOWN) or not np.isin(self.values, (PRESENT, ABSENT, UNKNOWN)).all():
             raise ValueError("values are 1 (present), 0 (absent) or -1 (unknown); fill is 0 or -1")
 
@@ -196,12 +196,12 @@ class LabelTable:
         repeated = repeated_name(order)
         if repeated is not None:
             raise LabelwiseError(f"label {repeated!r} is listed twice; label names must be unique")
-        place = {name: column for column, name in enumerate(order)}
+        column_of = {name: column for column, name in enumerate(order)}
         known = set(self.labels)
         added = [name for name in order if name not in known]
         if added and missing == "error":
             raise unknown_name(f"label of {self.source}", added[0], self.labels)
-        new_column = np.array([place.get(name, -1) for name in self.labels], np.int32)
+        new_column = np.array([column_of.get(name, -1) for name in self.labels], np.int32)
         columns = new_column[self.columns]
         kept = columns >= 0
         lengths = np.bincount(self._row_of_entry()[kept], minlength=len(self))
@@ -212,10 +212,10 @@ class LabelTable:
             columns=columns[kept],
             values=self.values[kept],
             single_label=self.single_label and bool(kept.all()),
-            label_sets={key: tuple(n for n in names if n in place) for key, names in self.label_sets.items()},
+            label_sets={key: tuple(n for n in names if n in column_of) for key, names in self.label_sets.items()},
         )
         value = UNKNOWN if missing == "unknown" else ABSENT
-        return table if not added or value == self.fill else table._set_columns([place[n] for n in added], value)
+        return table if not added or value == self.fill else table._set_columns([column_of[n] for n in added], value)
 
     # ---- making
 

@@ -1,4 +1,4 @@
-"""Frozen backbone = cached features: each picture's map is computed once, stored, and read back in every epoch."""
+"""The feature cache of a frozen backbone: each image's map is computed once, stored, and read back in every epoch."""
 
 from labelwise.features.cache import FeatureCache, default_folder
 

@@ -1,4 +1,4 @@
-"""The maps of a table's images, ready to train on."""
+"""The feature maps of a table's images, computed once and ready to train on."""
 
 from __future__ import annotations
 
@@ -18,20 +18,137 @@ from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
 from labelwise.features.compute import compute_maps, evaluating, file_digest, file_digests
-from labelwise.features.store import MapWriter, Shard, Store, describe, entry_key, fingerprint
+from labelwise.features.store import MapWriter, Shard, Store, describe_store, entry_key, fingerprint
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
-ROUNDS = 3  # of computing; a second one is needed only where files change meanwhile
+_ROUNDS = 3  # of computing; a second one is needed only if files change meanwhile
 
 
-class Builder:
+Location = tuple[Shard, int]  # a shard and the slot of a map in it
+
+
+class FeatureCache:
+    """Feature maps of a frozen backbone; made by `build`. They are memory-mapped: as much stays in memory as fits."""
+
+    rows: npt.NDArray[np.int64]  # the table's rows that have features, in their order
+    bad_images: list[BadImage]  # the other rows
+    shape: tuple[int, int, int]  # of a map: C, H, W
+
+    def __init__(self, locations: Sequence[Sequence[Location | None]], bad_images: list[BadImage]) -> None:
+        """`locations`: for each variant (plain, then mirrored if wanted), where the map of each row is; None if bad."""
+        shards = {found[0]: None for variant in locations for found in variant if found}  # an ordered set
+        number = {shard: i for i, shard in enumerate(shards)}
+        self._maps = [shard.maps.flatten(1) for shard in shards]  # [n, H * W * C] each
+        self._slots = np.array(
+            [[(number[found[0]], found[1]) if found else (-1, -1) for found in variant] for variant in locations]
+        )  # [variants, M, 2]: shard and slot
+        ((height, width, channels),) = {shard.maps.shape[1:] for shard in shards}
+        self.shape = (channels, height, width)
+        self.rows = np.flatnonzero((self._slots >= 0).all(axis=(0, 2)))
+        self.bad_images = bad_images
+
+    @classmethod
+    def build(
+        cls,
+        table: LabelTable,
+        backbone: nn.Module,
+        preprocessing: Preprocessing,
+        *,
+        flips: bool = True,
+        folder: Path | None = None,
+        batch_size: int = 32,
+        workers: int = 2,
+        on_bad_image: OnBadImage = "error",
+        progress: ShowProgress = True,
+        engine: EngineName = "torch",
+    ) -> FeatureCache:
+        """Read the maps of all images from the store; compute those that are missing.
+
+        Stored maps are found by the content of the image file and verified before they are used. An interrupted build
+        keeps what it has finished; the next one resumes there and gives the same maps, bit for bit.
+
+        Args:
+            table: The images.
+            backbone: From inputs [B, 3, H, W] to maps [B, C, H', W'].
+            preprocessing: From images to inputs.
+            flips: Also the maps of the mirrored images.
+            folder: Where stores are kept. Default: `default_folder()`.
+            batch_size: Of the computation.
+            workers: Processes that decode.
+            on_bad_image: Whether a broken image is an error or is skipped.
+            progress: Whether to show it, or a callback.
+            engine: What computes the maps. Engines agree closely, but not in the last bits, so each has its own store.
+                "auto" takes the store that has at least half of the maps, else the fastest engine (see `open_engine`).
+
+        >>> cache = FeatureCache.build(table, model.backbone, preprocessing)  # doctest: +SKIP
+        >>> cache.batch(cache.rows[:32]).shape  # doctest: +SKIP
+        torch.Size([32, 1280, 7, 7])
+        """
+        images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
+        variants = (False, True) if flips else (False,)
+        builder = _Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
+
+        def store_of(family: Family) -> Store:
+            about = describe_store(backbone, preprocessing, family)
+            return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
+
+        def opened(name: EngineName) -> Engine:
+            with evaluating(backbone):
+                work = len(table) * len(variants)
+                say = (lambda text: report(f"Features: {text}")) if progress else None
+                return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
+
+        if engine == "auto":
+            stores = {family: store_of(family) for family in FAMILIES}
+            shares = {family: builder.stored(store) for family, store in stores.items()}
+            chosen = max(FAMILIES, key=lambda family: shares[family])
+            if shares[chosen] < 0.5:
+                chosen = opened("auto").family
+            store = stores[chosen]
+        else:
+            chosen, store = engine, store_of(engine)
+        builder.complete(store, lambda: opened(chosen))
+        if len(images.bad_images) == len(table):
+            raise LabelwiseError(f"{table.source}: none of its images can be decoded")
+        return cls([builder.locations(store, mirrored) for mirrored in variants], images.bad_images)
+
+    def batch(
+        self, rows: Tensor | npt.NDArray[np.int64], flip: Tensor | npt.NDArray[np.bool_] | bool = False
+    ) -> Tensor:
+        """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
+
+        Memory order is channels last, as stored: the tokens [B, H * W, C] of the query heads are a view of it.
+        """
+        wanted = np.asarray(rows)
+        mirrored = np.broadcast_to(np.asarray(flip, bool), wanted.shape).astype(np.int64)
+        if mirrored.any() and len(self._slots) == 1:
+            raise ValueError("this cache has no mirrored features; build it with flips=True")
+        slots = self._slots[mirrored, wanted]  # [B, 2]
+        if (slots < 0).any():
+            raise ValueError(f"row {wanted[(slots < 0).any(axis=1)][0]} has no features; choose among `rows`")
+        channels, height, width = self.shape
+        out = torch.empty(len(wanted), height * width * channels)
+        # Row by row: each copy converts as it reads, several times faster than gathering halves and converting them.
+        for target, (shard, slot) in zip(out.unbind(), slots.tolist(), strict=True):
+            target.copy_(self._maps[shard][slot])
+        return out.view(-1, height, width, channels).permute(0, 3, 1, 2)
+
+
+def default_folder() -> Path:
+    """`features` in the folder that the variable LABELWISE_CACHE names, else in ~/.cache/labelwise."""
+    return cache_folder() / "features"
+
+
+class _Builder:
+    """Computes what a store lacks. `digests` has one digest per row of the table, M."""
+
     def __init__(
         self,
         images: ImageDataset,
         backbone: nn.Module,
-        variants: Sequence[bool],  # False: the picture as it is; True: mirrored
+        variants: Sequence[bool],  # False: the image itself; True: mirrored
         *,
         batch_size: int,
         workers: int,
@@ -43,35 +160,35 @@ class Builder:
             self.digests = file_digests(images, advance)  # M
 
     def stored(self, store: Store) -> float:
-        """The share of the maps needed that a store has already."""
+        """The share of the needed maps that a store has already."""
         store.refresh()
         keys = {entry_key(digest, mirrored) for digest in self.digests if digest for mirrored in self.variants}
-        return sum(key in store.places for key in keys) / max(1, len(keys))
+        return sum(key in store.index for key in keys) / max(1, len(keys))
 
     def complete(self, store: Store, engine: Callable[[], Engine]) -> None:
-        """Afterwards every image has its maps in the store, or is among the bad ones. `engine` is opened if need be."""
-        if not self._missing(store):  # then no lock is needed, and a folder that cannot be written will do
+        """Compute the maps that a store lacks; `engine` is opened only if there are any."""
+        if not self._missing(store):  # then no lock is needed, and a read-only folder is enough
             return
         with store.filling(), evaluating(self.backbone):
             rounds = 0
             while needed := self._missing(store):
                 store.remove_damaged()
-                if rounds == ROUNDS:
+                if rounds == _ROUNDS:
                     row = next(iter(needed))
                     raise LabelwiseError(
-                        f"the features of {len(needed)} images, such as {self.images.table.images[row]!r}, are not in "
-                        f"{str(store.folder)!r} after {ROUNDS} tries: the images change all the time, or the disk "
-                        "does not keep what is written"
+                        f"the features of {len(needed)} images, e.g. {self.images.table.images[row]!r}, are not in "
+                        f"{str(store.folder)!r} after {_ROUNDS} tries: the images keep changing, or the disk does "
+                        "not keep what is written"
                     )
                 self._compute(needed, store, engine())
                 rounds += 1
 
-    def places(self, store: Store, mirrored: bool) -> list[tuple[Shard, int] | None]:
+    def locations(self, store: Store, mirrored: bool) -> list[Location | None]:
         """Where the map of each image is, M; None for the bad ones."""
-        return [store.places.get(entry_key(digest, mirrored)) for digest in self.digests]
+        return [store.index.get(entry_key(digest, mirrored)) for digest in self.digests]
 
     def _missing(self, store: Store) -> dict[int, list[bool]]:
-        """The variants to compute for each row, once what is stored has been checked. Equal files count once."""
+        """Check what is stored; the variants that remain to be computed for each row. Equal files count once."""
         bad = {image.row for image in self.images.bad_images}
         first: dict[bytes, int] = {}
         for row, digest in enumerate(self.digests):
@@ -82,7 +199,7 @@ class Builder:
         with progress_of("Checking stored features", len(keys), self.progress) as advance:
             store.check(keys, advance)
         needed = {
-            row: [mirrored for mirrored in self.variants if entry_key(digest, mirrored) not in store.places]
+            row: [mirrored for mirrored in self.variants if entry_key(digest, mirrored) not in store.index]
             for digest, row in first.items()
         }
         return {row: variants for row, variants in needed.items() if variants}
@@ -103,7 +220,7 @@ class Builder:
                         self.digests[row] = digest  # the file may have changed since it was listed
                     writer.add([entry_key(digest, mirrored) for digest in digests], maps)
         finally:
-            writer.flush()  # what is finished is kept, also after Ctrl-C or at a bad image
+            writer.flush()  # what is finished is kept, even after Ctrl-C or a bad image
         self._note_copies_of_bad_images()
 
     def _note_copies_of_bad_images(self) -> None:
@@ -111,101 +228,3 @@ class Builder:
         for row, digest in enumerate(self.digests):
             if digest in reasons:
                 self.images.note_bad_image(BadImage(row, self.images.table.images[row], reasons[digest]))
-
-
-def default_folder() -> Path:
-    """`features` in the folder that the variable LABELWISE_CACHE names, else in ~/.cache/labelwise."""
-    return cache_folder() / "features"
-
-
-class FeatureCache:
-    """Made by `build`. It is read from memory-mapped files: as much of it stays in memory as there is room for."""
-
-    rows: npt.NDArray[np.int64]  # the table's rows that have features, in their order
-    bad_images: list[BadImage]  # the other rows
-    shape: tuple[int, int, int]  # of a map: C, H, W
-
-    def __init__(self, places: Sequence[Sequence[tuple[Shard, int] | None]], bad_images: list[BadImage]) -> None:
-        """`places`: for each variant (plain, then mirrored if there is that) the place of each row's map, if any."""
-        shards = {place[0]: None for variant in places for place in variant if place}  # a set in order
-        number = {shard: i for i, shard in enumerate(shards)}
-        self._maps = [shard.maps.flatten(1) for shard in shards]  # [n, H * W * C] each
-        self._places = np.array(
-            [[(number[place[0]], place[1]) if place else (-1, -1) for place in variant] for variant in places]
-        )  # [variants, M, 2]: shard and slot
-        ((height, width, channels),) = {shard.maps.shape[1:] for shard in shards}
-        self.shape = (channels, height, width)
-        self.rows = np.flatnonzero((self._places >= 0).all(axis=(0, 2)))
-        self.bad_images = bad_images
-
-    @classmethod
-    def build(
-        cls,
-        table: LabelTable,
-        backbone: nn.Module,
-        preprocessing: Preprocessing,
-        *,
-        flips: bool = True,
-        folder: Path | None = None,
-        batch_size: int = 32,
-        workers: int = 2,
-        on_bad_image: OnBadImage = "error",
-        progress: ShowProgress = True,
-        engine: EngineName = "torch",
-    ) -> FeatureCache:
-        """The maps of all images, and with `flips` those of the mirrored images: what is not stored yet is computed.
-
-        Stored maps are found by the content of the image file and verified before they are used. An interrupted build
-        keeps what it has finished; the next one goes on from there and gives the same maps, bit for bit.
-
-        `engine` computes the maps. Engines agree closely, but not in the last bits, so each one has a store of its own.
-        "auto" takes the store that has at least half of the maps, else the fastest engine (see `open_engine`).
-        """
-        images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
-        variants = (False, True) if flips else (False,)
-        builder = Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
-
-        def store_of(family: Family) -> Store:
-            about = describe(backbone, preprocessing, family)
-            return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
-
-        def opened(name: EngineName) -> Engine:
-            with evaluating(backbone):
-                work = len(table) * len(variants)
-                say = (lambda text: report(f"Features: {text}")) if progress else None
-                return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
-
-        if engine == "auto":
-            stores = {family: store_of(family) for family in FAMILIES}
-            shares = {family: builder.stored(store) for family, store in stores.items()}
-            chosen = max(FAMILIES, key=lambda family: shares[family])
-            if shares[chosen] < 0.5:
-                chosen = opened("auto").family
-            store = stores[chosen]
-        else:
-            chosen, store = engine, store_of(engine)
-        builder.complete(store, lambda: opened(chosen))
-        if len(images.bad_images) == len(table):
-            raise LabelwiseError(f"{table.source}: there is no image that can be decoded")
-        return cls([builder.places(store, mirrored) for mirrored in variants], images.bad_images)
-
-    def batch(
-        self, rows: Tensor | npt.NDArray[np.int64], flip: Tensor | npt.NDArray[np.bool_] | bool = False
-    ) -> Tensor:
-        """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
-
-        Memory order is channels last, as stored: the tokens [B, H * W, C] of the query heads are a view of it.
-        """
-        wanted = np.asarray(rows)
-        mirrored = np.broadcast_to(np.asarray(flip, bool), wanted.shape).astype(np.int64)
-        if mirrored.any() and len(self._places) == 1:
-            raise ValueError("this cache has no mirrored features; build it with flips=True")
-        places = self._places[mirrored, wanted]  # [B, 2]
-        if (places < 0).any():
-            raise ValueError(f"row {wanted[(places < 0).any(axis=1)][0]} has no features; choose among `rows`")
-        channels, height, width = self.shape
-        out = torch.empty(len(wanted), height * width * channels)
-        # Row by row: each copy converts as it reads, several times faster than to gather halves and convert them then.
-        for target, (shard, slot) in zip(out.unbind(), places.tolist(), strict=True):
-            target.copy_(self._maps[shard][slot])
-        return out.view(-1, height, width, channels).permute(0, 3, 1, 2)

@@ -30,7 +30,7 @@ def file_digests(images: ImageDataset, advance: Callable[[int], None]) -> list[b
             return BadImage(row, error.path, error.reason)
 
     digests = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # reading and hashing happen outside Python's lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # reading and hashing release Python's lock
         for first in range(0, len(images), _HASHED_AT_ONCE):
             block = range(first, min(first + _HASHED_AT_ONCE, len(images)))
             for found in pool.map(digest, block):
@@ -60,23 +60,23 @@ def compute_maps(
     `images` has `file_digest` as its target: what is stored belongs to the very bytes that were decoded.
     """
     rows = list(needed)
-    workers = workers if len(rows) > batch_size else 0  # processes that would live for one batch do not pay
+    workers = workers if len(rows) > batch_size else 0  # starting processes for one batch does not pay
     for batch in ImageLoader(images, batch_size=batch_size, sampler=rows, num_workers=workers):
         found, digests = batch.rows.tolist(), [bytes(digest) for digest in batch.targets.numpy()]
         for mirrored in (False, True):
-            places = [place for place, row in enumerate(found) if mirrored in needed[row]]
-            if places:
-                chosen = [found[place] for place in places]
-                inputs = batch.images[places]
+            wanted = [number for number, row in enumerate(found) if mirrored in needed[row]]
+            if wanted:
+                chosen = [found[number] for number in wanted]
+                inputs = batch.images[wanted]
                 maps = _forward(engine, inputs.flip(-1) if mirrored else inputs, batch_size)
                 _require_finite(maps, [images.table.images[row] for row in chosen])
-                yield chosen, [digests[place] for place in places], mirrored, maps
+                yield chosen, [digests[number] for number in wanted], mirrored, maps
         advance(len(found))
 
 
 @contextmanager
 def evaluating(backbone: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module's own mode again."""
+    """Evaluation mode; afterwards each module returns to its own mode."""
     training = [module for module in backbone.modules() if module.training]
     backbone.eval()
     try:
@@ -89,12 +89,12 @@ def evaluating(backbone: nn.Module) -> Iterator[None]:
 def _forward(engine: Engine, inputs: Tensor, batch_size: int) -> Tensor:
     """[n, 3, H, W] -> [n, h, w, C] on the CPU.
 
-    Always runs a whole batch: the last bits of a convolution depend on the size of the batch, and a map must not depend
-    on how many others happened to be missing (after an interrupted build, say).
+    Always runs a full batch: the last bits of a convolution depend on the batch size, and a map must not depend on how
+    many others happened to be missing, e.g. after an interrupted build.
     """
-    whole = np.zeros((batch_size, *inputs.shape[1:]), np.float32)
-    whole[: len(inputs)] = inputs.numpy()
-    maps = torch.from_numpy(engine(whole))
+    full = np.zeros((batch_size, *inputs.shape[1:]), np.float32)
+    full[: len(inputs)] = inputs.numpy()
+    maps = torch.from_numpy(engine(full))
     if maps.dim() != 4:
         raise LabelwiseError(f"the backbone gives {list(maps.shape)}, not maps [B, C, H, W]: they cannot be cached")
     return maps[: len(inputs)].permute(0, 2, 3, 1).contiguous()

@@ -1,4 +1,4 @@
-"""All maps of one backbone with one preprocessing: a folder of shards."""
+"""The store of feature maps: one folder of shards for each backbone with its weights, preprocessing and engine."""
 
 from __future__ import annotations
 
@@ -30,91 +30,29 @@ from labelwise.runtime.sessions import Family
 
 SUFFIX = ".safetensors"
 LEFTOVERS = (".*.part", "*.unfinished")  # the latter from before `atomic_write`
-KEY_BYTES = 33  # SHA-256 of the picture's file, then 1 if the picture was mirrored, else 0
-
-
-class DamagedShardError(Exception):
-    """A file that cannot be used; says why."""
-
-
-def entry_key(digest: bytes, mirrored: bool) -> bytes:
-    return digest + bytes([mirrored])
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    path: Path
-    fingerprint: str
-    keys: list[bytes]  # n
-    checksums: list[int]  # n
-    maps: Tensor  # [n, H, W, C] float16 or float32, memory-mapped
-
-    def is_intact(self, slot: int) -> bool:
-        """Read the map and its key and compare with what was written."""
-        return _checksum(self.fingerprint, self.keys[slot], self.maps[slot]) == self.checksums[slot]
-
-
-def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor) -> None:
-    """Maps [n, H, W, C]. The file gets its name only when all of it is on the disk."""
-    tensors = {
-        "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
-        "crc32": torch.tensor([_checksum(fingerprint, key, one) for key, one in zip(keys, maps, strict=True)]),
-        "maps": maps,
-    }
-    name = uuid.uuid4().hex  # builders never meet in a name, not even where file locks do not work
-    content = save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)})
-    try:
-        atomic_write(folder / (name + SUFFIX), content)
-    except OSError as error:
-        raise LabelwiseError(
-            f"cannot write the feature cache in {str(folder)!r} ({error.strerror}); what was finished before is kept. "
-            "Free some space, or set LABELWISE_CACHE to a folder on another disk."
-        ) from None
-
-
-def open_shard(path: Path, fingerprint: str) -> Shard:
-    """Map the file into memory. Its size and header are checked here, its entries by `is_intact`."""
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in ("keys", "crc32", "maps")}
-    except SafetensorError as error:
-        raise DamagedShardError(" ".join(str(error).split())) from None
-    if about.get("fingerprint") != fingerprint:
-        raise DamagedShardError("it belongs to another backbone, other weights or another preprocessing")
-    if about.get("index") != _index_checksum(tensors):
-        raise DamagedShardError("its index is not as it was written")
-    keys, checksums, maps = tensors["keys"], tensors["crc32"], tensors["maps"]
-    if maps.dim() != 4 or keys.shape != (len(maps), KEY_BYTES) or checksums.shape != (len(maps),):
-        raise DamagedShardError("its tensors do not fit together")
-    return Shard(path, fingerprint, [bytes(key) for key in keys.numpy()], checksums.tolist(), maps)
-
-
-def _index_checksum(tensors: dict[str, Tensor]) -> str:
-    return str(zlib.crc32(tensors["keys"].numpy().data, zlib.crc32(tensors["crc32"].numpy().data)))
-
-
-def _checksum(fingerprint: str, key: bytes, one: Tensor) -> int:
-    """Over everything that gives the bytes of a map [H, W, C] their meaning, and the bytes."""
-    meaning = f"{fingerprint} {one.dtype} {list(one.shape)} ".encode() + key
-    return zlib.crc32(one.numpy().data, zlib.crc32(meaning))
-
+KEY_BYTES = 33  # SHA-256 of the image file, then 1 if the image was mirrored, else 0
+# A shard is closed at this size or age: a killed process loses at most that much work.
+SHARD_BYTES = 64 * 2**20
+SHARD_SECONDS = 30.0
+# Raise it whenever the same image would give another map or another file: how images are decoded and resized, the
+# precision and the layout of the store.
+FORMAT = 1
 
 _log = logging.getLogger(__name__)
 
 
 class Store:
-    """`places` tells where each stored map is. Only maps that `check` has let pass may be used."""
+    """`index` tells where each stored map is. Use only maps that passed `check`."""
 
     def __init__(self, root: Path, fingerprint: str, about: dict[str, Any]) -> None:
         self.folder, self.fingerprint, self.about = root / fingerprint, fingerprint, about
-        self.places: dict[bytes, tuple[Shard, int]] = {}  # key -> its shard and its slot there
+        self.index: dict[bytes, tuple[Shard, int]] = {}  # key -> shard and slot in it
         self._opened: set[Path] = set()
         self._damaged: set[Path] = set()
         self._checked: set[bytes] = set()
 
     def refresh(self) -> None:
-        """Take in the shards that have come since."""
+        """Open the shards that were added since."""
         for path in sorted(self.folder.glob("*" + SUFFIX)):
             if path in self._opened:
                 continue
@@ -130,14 +68,14 @@ class Store:
             finally:
                 self._opened.add(path)
             for slot, key in enumerate(shard.keys):
-                self.places.setdefault(key, (shard, slot))
+                self.index.setdefault(key, (shard, slot))
 
     def check(self, keys: Iterable[bytes], advance: Callable[[int], None]) -> None:
-        """Compare the stored maps of `keys` with their checksums. A shard with a wrong one is not used any more."""
+        """Compare the stored maps of `keys` with their checksums. A shard with a wrong one is no longer used."""
         slots: dict[Shard, list[int]] = defaultdict(list)
         for key in keys:
-            if key in self.places and key not in self._checked:
-                shard, slot = self.places[key]
+            if key in self.index and key not in self._checked:
+                shard, slot = self.index[key]
                 slots[shard].append(slot)
 
         def wrong(shard: Shard) -> int:
@@ -148,7 +86,7 @@ class Store:
                 advance(len(slots[shard]))
                 self._checked.update(shard.keys[slot] for slot in slots[shard])
                 if errors:
-                    self._report_damage(shard.path, f"{errors} of its maps are not as they were written")
+                    self._report_damage(shard.path, f"{errors} of its maps were changed")
                     self._forget(shard)
 
     def remove_damaged(self) -> None:
@@ -158,10 +96,10 @@ class Store:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """One process at a time fills a store: others wait here, and then find the work done.
+        """One process at a time fills a store; others wait here and then find the work done.
 
-        The lock belongs to the process and ends with it, however it ends. Where the file system has no locks, two
-        processes may compute the same maps twice; what they write is valid all the same.
+        The lock ends with the process, however that ends. On a file system without locks, two processes may compute
+        the same maps twice; what they write is valid all the same.
         """
         with self._lock_file() as file:
             try:
@@ -186,26 +124,22 @@ class Store:
             ) from None
 
     def _report_damage(self, path: Path, reason: str) -> None:
-        _log.warning(
-            "feature cache: %s is damaged (%s) and not used; maps that are needed are computed again", path, reason
-        )
+        _log.warning("feature cache: %s is damaged (%s) and not used; its maps are computed again", path, reason)
         self._damaged.add(path)
 
     def _forget(self, shard: Shard) -> None:
         for key in shard.keys:
-            if key in self.places and self.places[key][0] is shard:
-                del self.places[key]
+            if key in self.index and self.index[key][0] is shard:
+                del self.index[key]
                 self._checked.discard(key)
 
 
-# A shard is closed at this size or age: so much work a killed process loses at most.
-SHARD_BYTES = 64 * 2**20
-SHARD_SECONDS = 30.0
-
-
 class MapWriter:
-    """float16 holds 11 bits: a value is off by at most 1 part in 2,048. A map that leaves its range (65,504) is stored
-    in float32 instead. This is decided for each map alone, so it does not depend on the maps around it."""
+    """Collects maps and writes them to a store, in shards.
+
+    Maps are stored in float16, which rounds by at most 1 part in 2,048. A map that exceeds its range (65,504) is stored
+    in float32. This is decided for each map alone, so it does not depend on the maps around it.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -219,15 +153,15 @@ class MapWriter:
         """Finite maps [n, H, W, C]."""
         half = maps.half()
         fits = half.isfinite().flatten(1).all(dim=1)  # [n]
-        for place, key in enumerate(keys):
-            stored = half[place] if fits[place] else maps[place].float()
+        for number, key in enumerate(keys):
+            stored = half[number] if fits[number] else maps[number].float()
             self._waiting[stored.dtype].append((key, stored))
             self._bytes += stored.nbytes
         if self._bytes >= SHARD_BYTES or time.monotonic() - self._since >= SHARD_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits. After a failure nothing waits any more: a full disk is reported once."""
+        """Write what was collected. After a failure nothing is left to write: a full disk is reported once."""
         waiting = list(self._waiting.values())
         self._start_shard()
         for entries in waiting:
@@ -235,23 +169,21 @@ class MapWriter:
             write_shard(self.store.folder, self.store.fingerprint, list(keys), torch.stack(maps))
 
 
-# To be raised whenever the same picture would give another map or another file: how labelwise decodes and resizes
-# pictures, the precision and the layout of the store.
-FORMAT = 1
+# ---- what a store belongs to
 
 
-def describe(backbone: nn.Module, preprocessing: Preprocessing, family: Family = "torch") -> dict[str, Any]:
-    """What a person would want to know of a store: kept beside the maps, and part of the fingerprint."""
+def describe_store(backbone: nn.Module, preprocessing: Preprocessing, family: Family = "torch") -> dict[str, Any]:
+    """What a store holds, for people: kept in about.json, and part of the fingerprint."""
     config = getattr(backbone, "config", None)
-    # Options that came later stay out while they change nothing, so that stores made before are found.
-    whole = {"crop_ratio"} if preprocessing.crop_ratio == 1 else set()
+    # Options that were added later are left out at their defaults, so that older stores are found.
+    neutral = {"crop_ratio"} if preprocessing.crop_ratio == 1 else set()
     return {
         "format": FORMAT,
         "backbone": config.model_dump(mode="json", exclude={"drop_path"})
         if isinstance(config, Config)
         else type(backbone).__qualname__,
-        "preprocessing": preprocessing.model_dump(mode="json", exclude=whole),
-        # Engines agree to TOLERANCE, not to the last bit: maps of two of them never meet in one store.
+        "preprocessing": preprocessing.model_dump(mode="json", exclude=neutral),
+        # Engines agree to TOLERANCE, not to the last bit: each has its own store.
         **({} if family == "torch" else {"engine": family}),
     }
 
@@ -265,5 +197,75 @@ def fingerprint(backbone: nn.Module, preprocessing: Preprocessing, family: Famil
     >>> len(before), before == fingerprint(layer, Preprocessing())
     (32, False)
     """
-    about = json.dumps(describe(backbone, preprocessing, family), sort_keys=True)
+    about = json.dumps(describe_store(backbone, preprocessing, family), sort_keys=True)
     return sha256(about, *network_parts(backbone)).hexdigest()[:32]
+
+
+# ---- shards
+
+
+def entry_key(digest: bytes, mirrored: bool) -> bytes:
+    return digest + bytes([mirrored])
+
+
+class DamagedShardError(Exception):
+    """A shard file that cannot be used, with the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    path: Path
+    fingerprint: str
+    keys: list[bytes]  # n
+    checksums: list[int]  # n
+    maps: Tensor  # [n, H, W, C] float16 or float32, memory-mapped
+
+    def is_intact(self, slot: int) -> bool:
+        """Read the map and compare it with its checksum."""
+        return _checksum(self.fingerprint, self.keys[slot], self.maps[slot]) == self.checksums[slot]
+
+
+def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor) -> None:
+    """Write maps [n, H, W, C] as a new shard."""
+    tensors = {
+        "keys": torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, KEY_BYTES),
+        "crc32": torch.tensor([_checksum(fingerprint, key, one) for key, one in zip(keys, maps, strict=True)]),
+        "maps": maps,
+    }
+    name = uuid.uuid4().hex  # never the same twice, even on file systems without locks
+    content = save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)})
+    try:
+        atomic_write(folder / (name + SUFFIX), content)
+    except OSError as error:
+        raise LabelwiseError(
+            f"cannot write the feature cache in {str(folder)!r} ({error.strerror}); what was finished before is kept. "
+            "Free some space, or set LABELWISE_CACHE to a folder on another disk."
+        ) from None
+
+
+def open_shard(path: Path, fingerprint: str) -> Shard:
+    """Map a shard into memory. Its size and header are checked here, its maps by `is_intact`."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in ("keys", "crc32", "maps")}
+    except SafetensorError as error:
+        raise DamagedShardError(" ".join(str(error).split())) from None
+    if about.get("fingerprint") != fingerprint:
+        raise DamagedShardError("it belongs to another backbone, other weights or another preprocessing")
+    if about.get("index") != _index_checksum(tensors):
+        raise DamagedShardError("its index was changed")
+    keys, checksums, maps = tensors["keys"], tensors["crc32"], tensors["maps"]
+    if maps.dim() != 4 or keys.shape != (len(maps), KEY_BYTES) or checksums.shape != (len(maps),):
+        raise DamagedShardError("its tensors do not match")
+    return Shard(path, fingerprint, [bytes(key) for key in keys.numpy()], checksums.tolist(), maps)
+
+
+def _index_checksum(tensors: dict[str, Tensor]) -> str:
+    return str(zlib.crc32(tensors["keys"].numpy().data, zlib.crc32(tensors["crc32"].numpy().data)))
+
+
+def _checksum(fingerprint: str, key: bytes, one: Tensor) -> int:
+    """Of the bytes of a map [H, W, C] and of everything that gives them their meaning."""
+    meaning = f"{fingerprint} {one.dtype} {list(one.shape)} ".encode() + key
+    return zlib.crc32(one.numpy().data, zlib.crc32(meaning))

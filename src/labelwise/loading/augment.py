@@ -1,4 +1,4 @@
-"""From a decoded picture to the backbone's input, for evaluation and for training, and mixing within a batch."""
+"""From a decoded image to the backbone's input, for evaluation and training, and mixing within a batch."""
 
 from __future__ import annotations
 
@@ -20,21 +20,31 @@ from labelwise.loading.randaugment import UniformRandAugment
 
 
 class AugmentationConfig(Config):
-    """How training pictures are varied. Cutout and RandAugment are those of ML-Decoder's and Q2L's training codes."""
+    """How training images are augmented. Cutout and RandAugment are those of ML-Decoder's and Q2L's training codes.
 
-    flip: float = Field(default=0.5, ge=0, le=1)  # chance to mirror left and right
-    crop: float = Field(default=1.0, gt=0, le=1)  # smallest share of the area a random crop keeps; 1 = no crop
-    cutout: float = Field(default=0.5, ge=0, lt=1)  # side of the hole as a share of the image's; 0 = none
-    cutout_fill: Literal["grey", "random"] = "grey"  # random: another colour for each image (ML-Decoder's code)
-    # randaugment: torchvision's; randaugment-timm: the one of the ImageNet recipes, whose operations all grow stronger
-    # with the strength; randaugment-uniform: the one of Query2Label's and ML-Decoder's codes, without a strength;
-    # autoaugment: its ImageNet policy
+    Args:
+        flip: Probability of a horizontal flip.
+        crop: Smallest share of the area that a random crop keeps; 1: no crop.
+        cutout: Side of the hole relative to the image's; 0: none.
+        cutout_fill: random: another colour for each image (ML-Decoder's code).
+        policy: randaugment: torchvision's. randaugment-timm: that of the ImageNet recipes, whose operations all grow
+            stronger with the strength. randaugment-uniform: that of Query2Label's and ML-Decoder's codes, without a
+            strength. autoaugment: its ImageNet policy.
+        strength: Of RandAugment: up to 30 (torchvision's) or 10 (timm's).
+        strength_spread: Standard deviation of the strength; only timm's.
+        colour_jitter: Largest change of brightness, contrast and saturation, as a factor.
+        repeats: Repeated augmentation: how often an image is in one batch, each time augmented anew. As an epoch keeps
+            its length, it then sees only one image in `repeats`.
+    """
+
+    flip: float = Field(default=0.5, ge=0, le=1)
+    crop: float = Field(default=1.0, gt=0, le=1)
+    cutout: float = Field(default=0.5, ge=0, lt=1)
+    cutout_fill: Literal["grey", "random"] = "grey"
     policy: Literal["none", "randaugment", "randaugment-timm", "randaugment-uniform", "autoaugment"] = "randaugment"
-    strength: int = Field(default=9, ge=0, le=30)  # of RandAugment: up to 30 (torchvision's) or 10 (timm's)
-    strength_spread: float = Field(default=0.0, ge=0)  # timm's alone: standard deviation of the strength
-    colour_jitter: float = Field(default=0.0, ge=0, le=1)  # brightness, contrast, saturation by up to this factor
-    # repeated augmentation: a picture comes this often in one batch, each time varied anew; as an epoch keeps its
-    # length, it then sees only one picture in so many
+    strength: int = Field(default=9, ge=0, le=30)
+    strength_spread: float = Field(default=0.0, ge=0)
+    colour_jitter: float = Field(default=0.0, ge=0, le=1)
     repeats: PositiveInt = 1
 
     @model_validator(mode="after")
@@ -47,9 +57,9 @@ class AugmentationConfig(Config):
 
 
 class ImageTransform(nn.Module):
-    """PIL RGB picture -> float tensor [3, size, size]. Random parts draw from torch's global generator.
+    """PIL RGB image -> float tensor [3, size, size]. Random parts draw from torch's global generator.
 
-    `min_side` is the shorter side that `load_image` has to deliver for it.
+    `min_side` is the shorter side that it needs from `load_image`.
     """
 
     def __init__(self, steps: list[nn.Module], preprocessing: Preprocessing, min_side: int) -> None:
@@ -63,7 +73,7 @@ class ImageTransform(nn.Module):
 
 
 class EvalTransform:
-    """`InputTransform` for torch: PIL RGB picture -> float tensor [3, size, size]."""
+    """`InputTransform` for torch: PIL RGB image -> float tensor [3, size, size]."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.min_side = preprocessing.shorter_side
@@ -74,7 +84,7 @@ class EvalTransform:
 
 
 def eval_transform(preprocessing: Preprocessing) -> EvalTransform:
-    """Always the same for the same picture.
+    """The transform of evaluation: always the same for the same image.
 
     >>> red = Image.new("RGB", (40, 20), (255, 0, 0))
     >>> eval_transform(Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))(red)[:, 0, 0].tolist()
@@ -84,7 +94,7 @@ def eval_transform(preprocessing: Preprocessing) -> EvalTransform:
 
 
 def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConfig) -> ImageTransform:
-    """Varied at random; what is left at its neutral value costs nothing."""
+    """The transform of training, with random augmentation; what is off costs nothing."""
     size, mode = preprocessing.size, v2.InterpolationMode(preprocessing.interpolation)
     if augmentation.crop < 1:
         steps: list[nn.Module] = [v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0), interpolation=mode)]
@@ -112,8 +122,8 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
 class TimmRandAugment(nn.Module):
     """timm's `rand-m<strength>-mstd<spread>-inc1`: two operations, each applied with a chance of one half.
 
-    It draws from Python's and numpy's generators. They are seeded from torch's for the call and put back afterwards, so
-    that pictures depend on what decides all other augmentation.
+    It draws from Python's and numpy's generators. They are seeded from torch's for the call and restored afterwards, so
+    that images depend on torch's seed alone, as with all other augmentation.
     """
 
     def __init__(self, strength: int, spread: float, preprocessing: Preprocessing) -> None:
@@ -158,7 +168,7 @@ class Cutout(nn.Module):
 
 
 class FitSquare(nn.Module):
-    """The picture as a square, in the same way as for evaluation."""
+    """The image as a square, as in evaluation."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
@@ -184,8 +194,8 @@ def batch_mix(
     with a copy of itself.
 
     The result takes images [B, 3, H, W] and targets [B, N] in {1, 0, -1} and gives mixed images and float targets in
-    [0, 1] or -1: what is unknown in either of the two pictures is unknown in the mixture, because any value put in its
-    place would be an invented label.
+    [0, 1] or -1: what is unknown in either of the two images is unknown in the mixture, because any value would be
+    an invented label.
 
     >>> mix = batch_mix(mixup=0.4)
     >>> _, targets = mix(torch.rand(2, 3, 8, 8), torch.tensor([[1, 0, 1], [1, -1, 0]]))
@@ -202,7 +212,7 @@ def batch_mix(
             apart = torch.cat([torch.arange(first, len(images), repeats) for first in range(repeats)])
             images, targets = images[apart], targets[apart]
         unknown = targets < 0  # [B, N]
-        # The mask travels as N more labels, so that it is mixed with exactly the partners the pictures get.
+        # The mask travels as N more labels, so that it is mixed with exactly the partners that the images get.
         columns = torch.cat([targets.clamp(min=0), unknown], dim=1).float()  # [B, 2N]
         mixed_images, mixed = mixer(images, columns)
         values, doubt = mixed.chunk(2, dim=1)  # [B, N] each

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.data.images import BadImageError, load_image
+from labelwise.data.images import BadImageError, Box, load_image
 from labelwise.data.preprocessing import Preprocessing
 
 # The colour map inferno (perceptually uniform: equal steps of heat look like equal steps) at nine even points.
@@ -23,7 +23,6 @@ _DENSEST = 0.72  # opacity where attention is highest: the image stays visible
 _GREYED = 0.6  # how far the image loses its own colours, which would be taken for heat
 
 _WHOLE_IMAGE = Preprocessing()  # squashes: nothing is cut off
-Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def overlay(

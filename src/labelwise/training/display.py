@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from labelwise.core.progress import is_live
+
 _SECONDS_BETWEEN_LINES = 30  # where there is no terminal
 
 
@@ -40,7 +42,7 @@ class Display:
 
     def start_epoch(self, epoch: int, epochs: int, steps: int, first: int) -> None:
         self._epoch = f"epoch {epoch + 1} of {epochs}"
-        if not self.console.is_terminal:
+        if not is_live(self.console):
             return
         if self._live is None:
             columns = ("epoch {task.fields[epoch]}", "loss {task.fields[loss]}", "{task.fields[score]}")
