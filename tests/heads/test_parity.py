@@ -101,9 +101,9 @@ def test_sine_positions_by_their_formula(height: int, width: int) -> None:
     for row in range(height):
         for column in range(width):
             for channel in range(DIM):
-                place = (row + 1) / height if channel < half else (column + 1) / width
+                position = (row + 1) / height if channel < half else (column + 1) / width
                 i = channel % half
-                angle = place * 2 * math.pi / 10000 ** (2 * (i // 2) / half)
+                angle = position * 2 * math.pi / 10000 ** (2 * (i // 2) / half)
                 expected = math.sin(angle) if i % 2 == 0 else math.cos(angle)
                 assert positions[row, column, channel].item() == pytest.approx(expected, abs=1e-5)
 

@@ -17,6 +17,16 @@ def test_option_names_are_unique_across_parts() -> None:
 
 
 @pytest.mark.parametrize("name", heads.list_heads())
+def test_every_option_is_documented_in_its_class(name: str) -> None:
+    """`help()`, the reference and `labelwise heads NAME` print the same text: the `Args:` of the config."""
+    config = heads.preset(name)
+    for option, part in config.option_parts().items():
+        owner = config if part is None else getattr(config, part)
+        assert owner.field_docs().get(option, "").endswith("."), option
+        assert set(owner.field_docs()) <= set(type(owner).model_fields)
+
+
+@pytest.mark.parametrize("name", heads.list_heads())
 def test_configs_survive_json(name: str) -> None:
     config = heads.preset(name)
     assert parse_config(config.model_dump(mode="json"), name) == config

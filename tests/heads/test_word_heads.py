@@ -250,7 +250,7 @@ def test_a_random_query_is_a_further_column_that_is_present() -> None:
         ("ml-decoder", {"groups": 3, "label_slot": torch.zeros(9)}, "9 different numbers from 0 to 8"),
         ("ml-decoder", {"groups": 3, "label_slot": torch.arange(8)}, "9 different numbers"),
         ("ml-decoder", {"groups": 3, "label_slot": torch.arange(1, 10)}, "9 different numbers"),
-        ("gap", {"label_slot": torch.arange(9)}, "this head has no queries"),
+        ("gap", {"label_slot": torch.arange(9)}, "label_slot is for heads with queries"),
     ],
 )
 def test_mistakes_are_named(name: str, options: dict[str, Any], message: str) -> None:
@@ -261,7 +261,7 @@ def test_mistakes_are_named(name: str, options: dict[str, Any], message: str) ->
 
 
 def test_given_groups_are_used_and_travel_with_the_weights() -> None:
-    slots = torch.tensor([8, 1, 0, 3, 4, 11, 6, 7, 2])  # 9 labels in 3 groups of 4 places
+    slots = torch.tensor([8, 1, 0, 3, 4, 11, 6, 7, 2])  # 9 labels in 3 groups of 4 slots
     options = {"groups": 3, "group_size": 4, "dim": DIM, "attention_heads": 2}
     head = heads.create("ml-decoder", in_features=CHANNELS, labels=9, label_slot=slots, **options)
     assert isinstance(head, QueryHead)

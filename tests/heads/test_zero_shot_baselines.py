@@ -45,8 +45,8 @@ def test_conse_mixes_the_words_of_the_surest_labels(top: int) -> None:
     assert isinstance(head, ConseHead)
     x, asked = torch.randn(3, CHANNELS, 2, 2), torch.randn(5, 7)
     other = head.relabelled(list("abcdefghijklm"), list("vwxyz"), asked)
-    for picture, logits in zip(x, other(x).tolist(), strict=True):
-        p = torch.sigmoid(head.classifier.weight @ picture.mean(dim=(1, 2)) + head.classifier.bias).tolist()
+    for image, logits in zip(x, other(x).tolist(), strict=True):
+        p = torch.sigmoid(head.classifier.weight @ image.mean(dim=(1, 2)) + head.classifier.bias).tolist()
         surest = sorted(range(LABELS), key=lambda i: -p[i])[:top]
         total = sum(p[i] for i in surest)
         mixture = sum((p[i] / total * WORDS[i] for i in surest), torch.zeros(7))
@@ -65,8 +65,8 @@ def test_fast0tag_is_a_linear_map_into_the_words_space() -> None:
     assert isinstance(head, Fast0TagHead)
     x = torch.randn(2, CHANNELS, 3, 3)
     (layer,) = head.direction
-    for picture, logits in zip(x, head(x), strict=True):
-        features = picture.mean(dim=(1, 2))
+    for image, logits in zip(x, head(x), strict=True):
+        features = image.mean(dim=(1, 2))
         direction = layer.weight @ (features / features.norm()) + layer.bias
         expected = torch.stack([direction @ (word / word.norm()) for word in WORDS])
         torch.testing.assert_close(logits, expected)

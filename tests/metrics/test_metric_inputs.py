@@ -1,4 +1,4 @@
-"""Wrong input is refused in one line that names the place and the fix."""
+"""Wrong input is refused in one line that names the entry and the fix."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ class TokensConfig(Config):
         token_relu: ReLU after the projection (ML-Decoder).
         positions: 2-D sine positions. none; input: added once to the tokens (standard transformer); keys: added to the
             keys of every attention (DETR).
-        encoder_layers: N_e.
-        token_dropout: The share of tokens that a training step drops, drawn for each image. Not in the papers: half of
-            the tokens do as well as all in half the time (docs/research/study.md).
+        encoder_layers: N_e, transformer layers on the tokens before the decoder.
+        token_dropout: The fraction of tokens that a training step drops, drawn for each image. Not in the papers: half
+            of the tokens do as well as all in half the time (docs/research/study.md).
     """
 
     dim: PositiveInt | None = None
@@ -69,16 +69,16 @@ class DecoderConfig(Config):
     """N_d layers of first block -> cross-attention -> feed-forward. Encoder layers share heads, widths and dropout.
 
     Args:
-        decoder_layers: N_d.
+        decoder_layers: N_d, how often the queries read the tokens.
         first_block: What comes before the cross-attention. none; self-attention of the queries; identity: the residual
             and norm that remain when self-attention is removed, norm(q + dropout(q)), as in ML-Decoder's code.
         query_role: input: the queries are the decoder's input; position: the input is zero and the queries are added
             to the query side of every attention (DETR, Q2L).
         final_norm: Layer norm after the last layer.
-        attention_heads: Of every attention.
+        attention_heads: Heads of every attention; they divide D.
         feedforward: Hidden width of the feed-forward blocks. None: feedforward_ratio x D.
         feedforward_ratio: Hidden width relative to D, if feedforward is None.
-        dropout: In attention and feed-forward blocks.
+        dropout: Rate in attention and feed-forward blocks.
     """
 
     decoder_layers: PositiveInt = 1
@@ -96,7 +96,7 @@ class ExpertsConfig(Config):
 
     Args:
         experts: none; hybrid: HSQ's hybrid sharing layers; linear: plain layers of the same widths.
-        widths: d_o of each layer.
+        widths: d_o, the output width of each layer.
         shared_experts: n_s, experts that all labels share.
         task_experts: n_t, experts of each label alone.
         task_weights: Where the task experts' weights come from. own: each query has its own (the paper); query: a
@@ -110,7 +110,7 @@ class ExpertsConfig(Config):
             signals cancel out in that average at first, which costs accuracy if training is short: see
             docs/research/study.md.
         expert: linear, mlp, or a name given to `heads.register_expert`.
-        activation: After each expert.
+        activation: Activation function after each expert.
         shared_stream: Also compute the last layer's shared output O_s, which the logits never read.
     """
 

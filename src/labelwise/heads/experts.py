@@ -22,10 +22,10 @@ from labelwise.heads.layers import PerQueryLinear, QueryMade, QueryMadeLinear, Q
 
 _SPREAD = 0.1  # the differences between experts that start similar, relative to their size
 
-# From here on a product is faster than the sum of a [K, B, E, d_o] that has to be written first; below, it is slower.
+# From this number on a matrix product is faster than a weighted sum, which has to write [K, B, E, d_o] first.
 _MANY_EXPERTS = 8
 
-# ReLU in place: what comes before it is a product that nobody else reads, and writing a second copy costs more.
+# ReLU in place: nothing else reads its input, and a second copy costs more.
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
     "gelu": nn.GELU,
@@ -42,16 +42,11 @@ class HybridSharing(nn.Module):
         super().__init__()
         self.out_features = config.widths[-1]
         steps = list(pairwise((dim, *config.widths)))
-        # Who reads a layer's shared output: the next layer's shared experts when they are fed from it, or the user.
+        # A layer's shared output is read by the next layer's shared experts (progressive wiring), or by the user.
         flows = config.wiring == "progressive" and config.shared_experts > 0
         self.layers = nn.ModuleList(
             HybridSharingLayer(
-                queries,
-                dim,
-                d_in,
-                d_out,
-                config,
-                shared_output=config.shared_stream or (flows and step < len(steps) - 1),
+                queries, dim, d_in, d_out, config, config.shared_stream or (flows and step < len(steps) - 1)
             )
             for step, (d_in, d_out) in enumerate(steps)
         )
@@ -69,9 +64,9 @@ class HybridSharing(nn.Module):
 class HybridSharingLayer(nn.Module):
     """Every query mixes its own n_t experts with n_s shared ones; its gate decides how much of each (eq. 1).
 
-    The shared output O_s (eq. 2) feeds only the next layer's O_s under `wiring="paper"`: the classifier reads the task
-    outputs alone. So it is computed only where somebody reads it (`shared_output`), which leaves logits and gradients
-    as they are and saves the one term that is quadratic in the number of labels.
+    Under `wiring="paper"` the shared output O_s (eq. 2) feeds only the next layer's O_s; the classifier reads the task
+    outputs. So O_s is computed only if something reads it (`shared_output`). Logits and gradients stay the same, and
+    the one term that is quadratic in the number of labels is gone.
     """
 
     def __init__(
@@ -82,15 +77,15 @@ class HybridSharingLayer(nn.Module):
         self.progressive = config.wiring == "progressive"
         self.task = _task_bank(queries, dim, d_in, d_out, config) if own else None
         self.shared = create_bank(config.expert, None, shared, d_in, d_out) if shared else None
-        # A choice among one expert is no choice: its gate would never get a gradient.
+        # With one expert there is nothing to choose: its gate would never get a gradient.
         self.gate = _gate(queries, dim, d_in, own + shared, config) if own + shared > 1 else None
         self.shared_gate = mlp(d_in, config.gate_hidden, queries * own + shared) if shared_output else None
         self.activation = _ACTIVATIONS[config.activation]()
         if config.expert_init == "similar":
-            one = first_expert(d_in, d_out)
+            common = relu_linear(d_in, d_out)
             for bank in (self.task, self.shared):
                 if isinstance(bank, LinearBank):
-                    bank.start_near(one, _SPREAD)
+                    bank.init_near(common, _SPREAD)
 
     def forward(
         self,
@@ -99,9 +94,9 @@ class HybridSharingLayer(nn.Module):
         record: Recorder | None = None,
         queries: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """X_t [K, B, d], and X_s of the same shape where this layer reads it -> O_t [K, B, d_o] and O_s or None.
-        Weights that are made from queries need the `queries` [K, D]."""
-        # Eq. 1. The paper feeds the shared experts with the task's vector, PLE with the shared stream's.
+        """X_t [K, B, d], and X_s of the same shape if the layer reads it -> O_t [K, B, d_o], and O_s or None.
+        Weights made from queries need the `queries` [K, D]."""
+        # Eq. 1. The paper feeds the task's vector to the shared experts, PLE the shared stream's.
         x_for_shared = x_shared if self.progressive and x_shared is not None else x_task
         outputs = [] if self.task is None else [_apply(self.task, x_task, queries)]
         if self.shared is not None:
@@ -117,7 +112,7 @@ class HybridSharingLayer(nn.Module):
         """Eq. 2: all experts of all tasks and the shared ones, fed and gated by the shared stream."""
         if self.shared_gate is None or x is None:
             return None
-        assert not isinstance(self.task, QueryMadeBank)  # the config allows no shared stream over made experts
+        assert not isinstance(self.task, QueryMadeBank)  # the config excludes a shared stream over made experts
         outputs = [] if self.task is None else [self.task.on_every_query(x)]
         if self.shared is not None:
             outputs.append(self.shared(x))
@@ -142,7 +137,7 @@ def _gate(queries: int, dim: int, d_in: int, experts: int, config: ExpertsConfig
 
 
 def _apply(module: Any, x: Tensor, queries: Tensor | None) -> Tensor:
-    """A layer on each query's vectors [K, B, d]; one whose weights are made from the queries needs those too."""
+    """A layer on each query's vectors [K, B, d]; if its weights are made from the queries, it gets those too."""
     out: Tensor = module(x, queries) if isinstance(module, QueryMade) else module(x)
     return out
 
@@ -174,6 +169,8 @@ class LinearExperts(nn.Module):
 
 
 class NoExperts(nn.Module):
+    """The decoder's output as it is."""
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.out_features = dim
@@ -192,27 +189,32 @@ ExpertFactory = Callable[[int, int], nn.Module]  # (d_in, d_out) -> a module fro
 
 
 class ExpertBank(Protocol):
+    """Many small networks d_in -> d_out of the same shape, evaluated at once.
+
+    A bank is shared by all queries (`queries=None`: HSQ's shared experts), or every query has its own (task experts).
+    """
+
     def __call__(self, x: Tensor) -> Tensor:
-        """Everybody's bank or each query's own on its own vector: [K, B, d] -> [K, B, experts, d_out]."""
+        """The experts on their queries' vectors: [K, B, d] -> [K, B, experts, d_out]."""
 
     def on_every_query(self, x: Tensor) -> Tensor:
         """All experts of all queries on each vector: [K, B, d] -> [K, B, K * experts, d_out]. Quadratic in K."""
 
 
-# nn.Linear starts with a deviation of 1 / sqrt(3 d_in); ReLU wants sqrt(2 / d_in) to pass signals on at full strength.
+# nn.Linear is initialized with a deviation of 1 / sqrt(3 d_in); ReLU needs sqrt(2 / d_in) to keep a signal's variance.
 _RELU_GAIN = 6**0.5
 
 
-def first_expert(d_in: int, d_out: int) -> nn.Linear:
-    """A linear map at the scale that keeps a signal's strength through ReLU, to start experts from."""
-    expert = nn.Linear(d_in, d_out)
+def relu_linear(d_in: int, d_out: int) -> nn.Linear:
+    """A linear layer initialized for ReLU after it."""
+    linear = nn.Linear(d_in, d_out)
     with torch.no_grad():
-        expert.weight.mul_(_RELU_GAIN)
-    return expert
+        linear.weight.mul_(_RELU_GAIN)
+    return linear
 
 
 class LinearBank(nn.Module):
-    """Linear experts side by side in one weight: a single (batched) matrix product."""
+    """Linear experts concatenated in one weight: a single (batched) matrix product."""
 
     def __init__(self, queries: int | None, experts: int, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -226,8 +228,8 @@ class LinearBank(nn.Module):
         return out
 
     @torch.no_grad()
-    def start_near(self, one: nn.Linear, spread: float) -> None:
-        """Every expert becomes `one` (d_in -> d_out) plus `spread` times a random expert of the same scale."""
+    def init_near(self, one: nn.Linear, spread: float) -> None:
+        """Set every expert to `one` (d_in -> d_out) plus `spread` times a random expert of the same scale."""
         assert self.linear.bias is not None
         copies = self.linear.weight.shape[-1 if self._own else 0] // self.d_out
         common = one.weight.repeat(copies, 1)  # [experts * d_out, d_in]
@@ -255,7 +257,7 @@ class ModuleBank(nn.Module):
         for name, _ in modules[0].named_parameters():
             stacked = torch.stack([module.get_parameter(name).detach() for module in modules])
             self.register_parameter(name.replace(".", "-"), nn.Parameter(stacked.unflatten(0, stack)))
-        # The template only lends its forward: on the meta device, inside a tuple, it brings no parameters of its own.
+        # Only the template's forward is used: on the meta device, inside a tuple, it adds no parameters.
         self._template = (modules[0].to("meta"),)
         self._own = queries is not None
 
@@ -273,8 +275,8 @@ class ModuleBank(nn.Module):
         return self._per_query({name: value.flatten(0, 1) for name, value in self._stacked().items()}, x, own=False)
 
     def _per_query(self, parameters: dict[str, Tensor], x: Tensor, own: bool) -> Tensor:
-        """For each query, all experts on its vectors. (Mapping over queries too is what keeps the batch size free in
-        torch.export: a single vmap with the whole [K, B, d] unmapped fixes B.)"""
+        """For each query, all experts on its vectors. Mapping over queries too keeps the batch size dynamic in
+        torch.export: a single vmap with the whole [K, B, d] unmapped would fix B."""
         experts = vmap(self._expert, in_dims=(0, None), out_dims=-2, randomness="different")
         out: Tensor = vmap(experts, in_dims=(0 if own else None, 0), randomness="different")(parameters, x)
         return out
@@ -284,7 +286,14 @@ _FACTORIES: dict[str, ExpertFactory] = {"mlp": lambda d_in, d_out: mlp(d_in, d_o
 
 
 def register_expert(name: str, factory: ExpertFactory) -> None:
-    """Make `expert=name` mean `factory(d_in, d_out)`: any module from [..., d_in] to [..., d_out] without buffers."""
+    """Make `expert=name` an option of HSQ's experts.
+
+    Args:
+        name: Any name but "linear".
+        factory: `factory(d_in, d_out)` makes a module from [..., d_in] to [..., d_out] without buffers.
+
+    >>> register_expert("gated", lambda d_in, d_out: nn.Sequential(nn.Linear(d_in, 2 * d_out), nn.GLU()))
+    """
     if name == "linear":
         raise LabelwiseError("'linear' is built in; give your expert another name")
     _FACTORIES[name] = factory
@@ -299,7 +308,7 @@ def create_bank(expert: str, queries: int | None, experts: int, d_in: int, d_out
 
 
 class QueryMadeBank(QueryMade):
-    """Every query's own linear experts, made from it: see `expert_banks`."""
+    """Linear experts of every query, made from it."""
 
     def __init__(self, dim: int, experts: int, in_features: int, out_features: int, rank: int) -> None:
         super().__init__()
@@ -312,14 +321,24 @@ class QueryMadeBank(QueryMade):
 
 
 class GateMeter:
-    """Sums up the gates' weights over all images that run through `module` inside `with meter:`.
+    """Sums the gates' weights over all images that run through a module inside `with meter:`.
 
-    It listens to the gates, so the images run once, and neither the logits nor the code that runs them change.
+    It uses hooks on the gates, so images run once and neither logits nor calling code change.
+
+    Args:
+        module: A model or head; all its `HybridSharingLayer`s are measured.
+
+    >>> from labelwise import heads
+    >>> head = heads.create("hsq", in_features=8, labels=3, dim=16, shared_experts=4).eval()
+    >>> with GateMeter(head) as meter:
+    ...     _ = head(torch.zeros(2, 8, 3, 3))
+    >>> list(meter.total().shape), meter.images
+    ([2, 3, 5], 2)
     """
 
     def __init__(self, module: nn.Module) -> None:
         layers = [part for part in module.modules() if isinstance(part, HybridSharingLayer)]
-        # A layer with a single expert has no gate (all weight goes to that one): there is nothing to watch.
+        # A layer with a single expert has no gate.
         self.gates = [layer.gate for layer in layers if layer.gate is not None]
         self.sums: list[Tensor | None] = [None] * len(self.gates)  # [K, n_t + n_s] each: the query's own experts first
         self.images = 0

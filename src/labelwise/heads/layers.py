@@ -16,7 +16,7 @@ from labelwise.heads.base import Recorder
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Zeros with probability p (to 1/65536), all else divided by 1 - p; for training, from torch's global generator.
+    """Zero with probability p (to 1/65536), everything else divided by 1 - p; uses torch's global generator.
 
     >>> torch.manual_seed(0).initial_seed(), sorted(set(dropout(torch.ones(1000), 0.2).tolist()))
     (0, [0.0, 1.25])
@@ -30,11 +30,15 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 class Dropout(nn.Dropout):
+    """`nn.Dropout`, faster on a CPU."""
+
     def forward(self, input: Tensor) -> Tensor:
         return dropout(input, self.p) if self.training and self.p else input
 
 
 class Attention(nn.Module):
+    """`nn.MultiheadAttention` whose weights can be recorded and whose query side can be computed in advance."""
+
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
         if dim % heads:
@@ -50,7 +54,7 @@ class Attention(nn.Module):
     def forward(
         self, query: Tensor, memory: Tensor, key_positions: Tensor | None = None, record: Recorder | None = None
     ) -> Tensor:
-        """query [B or 1, K, D] reads memory [B, T, D]. A query that is the same for all images is projected once."""
+        """Query [B or 1, K, D] and memory [B, T, D] -> [B, K, D]. A query shared by all images is projected once."""
         return self.read(self.project_query(query), memory, key_positions, record)
 
     def project_query(self, query: Tensor) -> Tensor:  # [B or 1, K, D] -> [B or 1, heads, K, D / heads]
@@ -71,7 +75,7 @@ class Attention(nn.Module):
         drops = self.training and self.dropout > 0
         if record is None and not (drops and q.device.type == "cpu"):
             pooled = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if drops else 0.0)
-        else:  # written out where the weights are asked for, or where there is no fused kernel with dropout
+        else:  # written out if the weights are asked for, or if there is no fused kernel with dropout
             weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)).softmax(dim=-1)  # [B, heads, K, T]
             if record is not None:
                 record.attention.append(weights)
@@ -84,6 +88,8 @@ class Attention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
     def __init__(self, dim: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
         self.self_attn = Attention(dim, heads, dropout)
@@ -102,6 +108,8 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
+    """First block (see `DecoderConfig`), cross-attention and feed-forward."""
+
     def __init__(self, dim: int, heads: int, feedforward: int, dropout: float, first_block: str) -> None:
         super().__init__()
         if first_block == "self-attention":

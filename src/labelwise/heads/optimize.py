@@ -1,4 +1,4 @@
-"""A head for inference: what does not depend on the image is computed once."""
+"""Heads for inference: what does not depend on the image is computed once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from labelwise.heads.experts import HybridSharing, HybridSharingLayer
 from labelwise.heads.layers import Attention, DecoderLayer, QueryMadeLinear
 
 Reading = Literal["project", "absorb-keys", "absorb-both"]
-# Multiply-adds of the absorbed forms run slower: softmax is outside the fused kernel, and products are cut by image or
-# by head. Measured on one core, 43 G/s when projecting against 37 (queries known) and 25 to 37 (queries per image).
+# Multiply-adds of the absorbed forms are slower: softmax is outside the fused kernel, and products are split by image
+# or head. Measured on one core: 43 G/s when projecting, 37 with known queries, 25 to 37 with queries per image.
 _SLOWER_FIXED, _SLOWER_PER_IMAGE = 1.15, 1.5
 
 
 def cheapest_reading(queries: int, tokens: int, dim: int, heads: int, *, fixed: bool) -> Reading:
-    """Whether to project the tokens to keys and values, or to absorb the projections; `fixed`: the same queries for
-    all images, so that their products with W_k are known.
+    """Whether to project tokens to keys and values, or to absorb the projections into queries and outputs.
+
+    `fixed`: all images have the same queries, so their products with W_k are known.
 
     >>> cheapest_reading(20, 196, 768, 8, fixed=True), cheapest_reading(100, 49, 768, 8, fixed=True)
     ('absorb-both', 'project')
     """
-    # Multiply-adds for one image, without what all forms share (the query's and the output's projection).
+    # Multiply-adds for one image, without the projections of query and output, which all forms share.
     score, project_tokens, per_query = queries * tokens * dim, tokens * dim * dim, queries * dim * dim
     absorb = 0 if fixed else per_query
     slower = _SLOWER_FIXED if fixed else _SLOWER_PER_IMAGE
@@ -39,7 +40,7 @@ def cheapest_reading(queries: int, tokens: int, dim: int, heads: int, *, fixed: 
 
 
 class AbsorbedAttention(nn.Module):
-    """What `Attention.read` computes, from the tokens as they are."""
+    """The same as `Attention.read`, from tokens that are not projected to keys (and values)."""
 
     def __init__(self, attention: Attention, values: bool) -> None:
         """`values`: absorb W_v as well, not only W_k."""
@@ -90,11 +91,14 @@ def _constant(tensor: Tensor) -> nn.Parameter:
 
 @torch.no_grad()
 def optimize(head: Head, tokens: int = 49) -> Head:
-    """A copy that gives the same logits and details faster, for inference only; the head itself is left as it is.
+    """A faster copy for inference that gives the same logits and details; the head itself does not change.
 
-    The first decoder layer's queries are normalised and projected, word vectors become queries and classifier weights,
-    key and value projections are absorbed where that is cheaper, dropout and HSQ's unread shared stream are gone. Any
-    number of tokens works; `tokens` is the number to be fastest for (the area of the feature map).
+    The first decoder layer's queries are normalized and projected, word vectors become queries and classifier weights,
+    key and value projections are absorbed if that is cheaper, dropout and HSQ's unread shared stream are removed.
+
+    Args:
+        head: Any head; its class says what can be precomputed (`Head.fold_constants`).
+        tokens: The number of tokens (height x width of the feature map) to be fastest for; any number works.
 
     >>> from labelwise.heads import create
     >>> head = create("ml-decoder", in_features=64, labels=80, groups=20).eval()
@@ -109,10 +113,10 @@ def optimize(head: Head, tokens: int = 49) -> Head:
 
 
 class ReadingLayer(nn.Module):
-    """A decoder layer that reads the tokens in a given way, with its query side known in advance if it is `fixed`."""
+    """A decoder layer that reads the tokens in a given way; if `fixed`, its query side is precomputed."""
 
     def __init__(self, layer: DecoderLayer, reading: Reading, fixed: tuple[Tensor, Tensor] | None) -> None:
-        """`fixed`: the stream [1, K, D] and the query [1, K, D] before reading, if they are the same for all images."""
+        """`fixed`: the stream [1, K, D] and the query [1, K, D] before reading, if all images have the same."""
         super().__init__()
         attention = layer.multihead_attn
         self.layer = layer
@@ -126,7 +130,7 @@ class ReadingLayer(nn.Module):
             self.query = nn.Parameter(self._prepare(fixed[1]), requires_grad=False)
 
     def _prepare(self, query: Tensor) -> Tensor:
-        """The query side of the attention: all that can be done before the tokens are known."""
+        """The query side of the attention: what does not depend on the tokens."""
         q = self.layer.multihead_attn.project_query(query)  # [B or 1, heads, K, d]
         return self.reader.absorb(q) if isinstance(self.reader, AbsorbedAttention) else q
 
@@ -147,7 +151,7 @@ class ReadingLayer(nn.Module):
 
 
 def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts: nn.Module, tokens: int) -> None:
-    """Compute what depends on the queries [K, D] alone: the first reading's query side, and made experts' weights."""
+    """Precompute what depends only on the queries [K, D]: the first layer's query side, and experts made from them."""
     positions, stream = None, queries[None]  # [1, K, D]
     if query_role == "position":
         positions, stream = stream, torch.zeros_like(stream)
@@ -157,7 +161,7 @@ def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts
                 part.set_submodule(name, _Known(part.get_submodule(name)(queries)))
     for number, layer in enumerate(layers):
         assert isinstance(layer, DecoderLayer)
-        # From the first reading on the queries depend on the image.
+        # After the first layer the queries depend on the image.
         fixed = layer.before_reading(stream, positions) if number == 0 else None
         dim, heads = stream.shape[-1], layer.multihead_attn.heads
         reading = cheapest_reading(len(queries), tokens, dim, heads, fixed=fixed is not None)
@@ -166,7 +170,7 @@ def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts
 
 
 class _Known(nn.Module):
-    """A layer whose input is always the same: only its output is kept."""
+    """A layer whose input never changes: only its output is kept."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Part 2 of a query head: K query vectors [K, D], and which of them serves which label (`label_slots`)."""
+"""Part 2 of a query head: K query vectors [K, D], and which of them answers for which label (`label_slots`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwise.heads.config import QueriesConfig
 
 
 def group_shape(labels: int, config: QueriesConfig) -> tuple[int, int]:
-    """K queries with places for g labels each.
+    """The number of queries K and the labels g that fit into each.
 
     >>> group_shape(301, QueriesConfig(groups=20)), group_shape(301, QueriesConfig(group_size=10))
     ((20, 16), (31, 10))
@@ -32,7 +32,7 @@ def group_shape(labels: int, config: QueriesConfig) -> tuple[int, int]:
 
 
 def label_slots(labels: int, seed: int | None) -> Tensor:
-    """Deals N labels to the slots of the groups: label i gets slot [i], and slot s belongs to query s // g.
+    """Assigns N labels to slots of the groups, [N]: slot s belongs to query s // g.
 
     >>> label_slots(4, seed=None)
     tensor([0, 1, 2, 3])
@@ -47,10 +47,10 @@ def label_slots(labels: int, seed: int | None) -> Tensor:
 def regroup(
     before: Sequence[str], slots: Sequence[int], after: Sequence[str], group_size: int, seed: int | None
 ) -> list[int]:
-    """Slots for the labels `after`, where `before` had `slots`.
+    """Slots for the labels `after`, if `before` had `slots`.
 
-    Labels of one group influence each other, so a group whose labels are all still wanted stays as it is. The others
-    are dealt into further groups by `seed`, in the order of their names: the order of the list never matters.
+    Labels of one group influence each other, so a group whose labels are all still wanted stays as it is. The other
+    labels are assigned to further groups by `seed`, in the order of their names: the order of the list is irrelevant.
 
     >>> regroup(["a", "b", "c", "d"], [0, 1, 2, 3], ["y", "d", "x", "c"], group_size=2, seed=None)
     [3, 1, 2, 0]
@@ -60,20 +60,20 @@ def regroup(
         members[slot // group_size].append((label, slot % group_size))
     wanted = set(after)
     kept = [group for _, group in sorted(members.items()) if wanted.issuperset(label for label, _ in group)]
-    place = {label: number * group_size + at for number, group in enumerate(kept) for label, at in group}
-    others = sorted(wanted - place.keys())
-    dealt = label_slots(len(others), seed).tolist()
-    place |= {label: len(kept) * group_size + slot for label, slot in zip(others, dealt, strict=True)}
-    return [place[label] for label in after]
+    slot_of = {label: number * group_size + at for number, group in enumerate(kept) for label, at in group}
+    others = sorted(wanted - slot_of.keys())
+    assigned = label_slots(len(others), seed).tolist()
+    slot_of |= {label: len(kept) * group_size + slot for label, slot in zip(others, assigned, strict=True)}
+    return [slot_of[label] for label in after]
 
 
 def words_by_slot(word_vectors: Tensor, slots: Tensor, total: int) -> Tensor:
-    """Word vectors [N, d_w] of the labels in the order of the slots, zeros where a slot is empty: [K * g, d_w]."""
+    """Word vectors [N, d_w] in the order of the slots, zeros for empty slots: [K * g, d_w]."""
     return word_vectors.new_zeros(total, word_vectors.shape[1]).index_copy(0, slots, word_vectors)
 
 
 class Queries(nn.Module):
-    """Vectors of our own: learnable, or drawn once and kept fixed (ML-Decoder section 2.3.2)."""
+    """Query vectors that are learnable, or random and fixed (ML-Decoder section 2.3.2)."""
 
     def __init__(self, number: int, dim: int, learnable: bool) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class WordQueries(nn.Module):
         super().__init__()
         self.dim = dim
         self.group_size = group_size
-        # D / g numbers for each label; where g does not divide D the rest of the query stays zero
+        # D / g numbers for each label; if g does not divide D, the rest of the query is zero
         self.project = nn.Linear(word_dim, dim // group_size, bias=False)  # W_a
 
     def forward(self, words: Tensor) -> Tensor:  # [K * g, d_w] -> [K, D]
@@ -106,12 +106,12 @@ def create_queries(number: int, dim: int, group_size: int, config: QueriesConfig
 
 
 def noisy(words: Tensor, noise: float) -> Tensor:
-    """Word vectors [N, d_w] plus normal noise, anew in each batch; `noise` is relative to their root mean square."""
+    """Word vectors [N, d_w] plus normal noise, new in each batch; `noise` is relative to their root mean square."""
     return words + noise * _size(words) * torch.randn_like(words) if noise else words
 
 
 def random_words(words: Tensor, number: int) -> Tensor:
-    """`number` vectors of normal noise, as long as the word vectors are on average: [number, d_w]."""
+    """`number` vectors of normal noise with the root mean square of the word vectors: [number, d_w]."""
     return _size(words) * torch.randn(number, words.shape[1], dtype=words.dtype, device=words.device)
 
 
@@ -120,7 +120,11 @@ def _size(words: Tensor) -> Tensor:
 
 
 def with_random_targets(logits: Tensor, targets: Tensor) -> Tensor:
-    """Targets [B, N] as wide as the logits of a head in training: the columns of random queries are present.
+    """Targets [B, N] padded to the logits of a head in training: random queries are present.
+
+    Args:
+        logits: [B, N + R], of a head with `random_queries`; without them R is 0.
+        targets: [B, N].
 
     >>> with_random_targets(torch.zeros(2, 5), torch.tensor([[0, 1, -1], [1, 0, 0]])).tolist()
     [[0, 1, -1, 1, 1], [1, 0, 0, 1, 1]]

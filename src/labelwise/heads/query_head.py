@@ -99,14 +99,14 @@ class QueryHead(Head):
     def label_query(self) -> Tensor:
         """The query that answers for each label, [N]."""
         if self.label_slot is None:
-            return torch.arange(self.labels, device=self.classifier.bias.device)
+            return super().label_query
         return self.label_slot // self.group_size
 
     def forward(self, x: Tensor) -> Tensor:
         return self._run(x, None)
 
     def details(self, x: Tensor) -> HeadDetails:
-        """The logits with every layer's cross-attention, every gate's weights and the shared output if there is one."""
+        """The logits with every layer's cross-attention and gates, and the shared output if there is one."""
         record = Recorder()
         logits = self._run(x, record)
         height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
@@ -130,7 +130,7 @@ class QueryHead(Head):
         return logits
 
     def _words(self) -> Tensor | None:
-        """Word vectors in the order of the slots: [K * g, d_w], in training with random words for more queries."""
+        """Word vectors in the order of the slots, [K * g, d_w]; in training, those of random queries follow."""
         clean, config = self.word_vectors, self.config.queries
         if clean is None:
             return None
@@ -190,7 +190,7 @@ class QueryHead(Head):
         if self.label_slot is not None:
             words = words_by_slot(words, self.label_slot, self.groups * self.group_size)  # [K * g, d_w]
         queries = self.queries(words)
-        self.queries = Queries(queries.shape[0], queries.shape[1], learnable=False)
+        self.queries = Queries(queries.shape[0], queries.shape[1], learnable=False).to(queries)
         self.queries.weight.copy_(queries)
         if isinstance(self.classifier, WordClassifier):
             self.classifier = self.classifier.for_words(words, self.labels, self.groups).requires_grad_(False)
@@ -198,6 +198,8 @@ class QueryHead(Head):
 
 
 class Tokens(nn.Module):
+    """Part 1: projection, positions and encoder layers."""
+
     def __init__(
         self, in_features: int, dim: int, feedforward: int, config: TokensConfig, layer: DecoderConfig
     ) -> None:
@@ -216,9 +218,9 @@ class Tokens(nn.Module):
     def forward(self, x: Tensor, grid: tuple[int, int] | None, whole: bool = False) -> tuple[Tensor, Tensor | None]:
         """[B, T, C] on a `grid` (H, W) -> tokens [B, T, D] and the positions [1, T, D] that attention adds to keys.
 
-        In training some tokens may be left out, which `whole` prevents; each image then has positions of its own.
+        In training `token_dropout` drops tokens, unless `whole`; each image then has positions of its own.
         """
-        kept = None if whole or not (self.training and self.dropout) else _random_places(x, self.dropout)  # [B, t, 1]
+        kept = None if whole or not (self.training and self.dropout) else _random_tokens(x, self.dropout)  # [B, t, 1]
         if kept is not None:
             x = x.take_along_dim(kept, dim=1)
         tokens = self.project(x)
@@ -239,7 +241,7 @@ class Tokens(nn.Module):
 
 
 def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
-    """DETR's 2-D sine positions [H * W, D]: half of the channels tell the row, half the column.
+    """DETR's 2-D sine positions [H * W, D]: half of the channels encode the row, half the column.
 
     Rows and columns are scaled to (0, 2 pi], so maps of different sizes share one coordinate system.
     """
@@ -247,8 +249,8 @@ def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
     frequency = 10000 ** (torch.arange(half, device=like.device).div(2, rounding_mode="floor") * 2 / half)  # [D/2]
 
     def axis(length: int) -> Tensor:
-        place = torch.arange(1, length + 1, device=like.device) / length * (2 * math.pi)
-        angle = place[:, None] / frequency  # [length, D/2]
+        position = torch.arange(1, length + 1, device=like.device) / length * (2 * math.pi)
+        angle = position[:, None] / frequency  # [length, D/2]
         return torch.stack((angle[:, 0::2].sin(), angle[:, 1::2].cos()), dim=2).flatten(1)
 
     rows = axis(height)[:, None, :].expand(height, width, half)
@@ -256,13 +258,15 @@ def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
     return torch.cat((rows, columns), dim=2).flatten(0, 1).to(like.dtype)
 
 
-def _random_places(x: Tensor, dropout: float) -> Tensor:
-    """Which of the tokens [B, T, C] stay: [B, t, 1], at least one."""
+def _random_tokens(x: Tensor, dropout: float) -> Tensor:
+    """The indices of the tokens [B, T, C] that stay: [B, t, 1], at least one."""
     stay = max(1, round(x.shape[1] * (1 - dropout)))
     return torch.rand(x.shape[:2], device=x.device).argsort(dim=1)[:, :stay, None]
 
 
 class Decoder(nn.Module):
+    """Part 3: queries read the tokens."""
+
     def __init__(self, dim: int, feedforward: int, config: DecoderConfig) -> None:
         super().__init__()
         self.query_role = config.query_role
@@ -277,8 +281,8 @@ class Decoder(nn.Module):
         self, queries: Tensor, tokens: Tensor, key_positions: Tensor | None, record: Recorder | None = None
     ) -> Tensor:
         """queries [K, D], tokens [B, T, D] -> [B, K, D]."""
-        # Until the first cross-attention nothing depends on the image: a batch of one serves them all. Only dropout,
-        # which draws another mask for every image, needs the whole batch.
+        # Nothing before the first cross-attention depends on the image, so a batch of one is enough; except for
+        # dropout, which has a mask for every image.
         x = queries[None]
         if self.training and self.dropout:
             x = x.expand(tokens.shape[0], -1, -1)
@@ -292,7 +296,7 @@ class Decoder(nn.Module):
 
 
 class GroupClassifier(nn.Module):
-    """ML-Decoder's group fully-connected layer (eq. 3) as one batched product. With g = 1: one vector per label."""
+    """Part 5: ML-Decoder's group fully-connected layer (eq. 3) as one batched product. g = 1: one vector per label."""
 
     def __init__(self, queries: int, dim: int, labels: int, group_size: int, hidden: int | None) -> None:
         super().__init__()
@@ -318,7 +322,7 @@ class SharedClassifier(nn.Module):
 
 
 class WordClassifier(nn.Module):
-    """Weights made from the labels' word vectors, W_k = W_b M_k (eq. 6), multiplied from the left to stay small."""
+    """Weights made from the labels' word vectors, W_k = W_b M_k (eq. 6), never written out."""
 
     def __init__(self, dim: int, word_dim: int) -> None:
         super().__init__()
@@ -332,7 +336,7 @@ class WordClassifier(nn.Module):
     def for_words(self, words: Tensor, labels: int, queries: int) -> GroupClassifier:
         """The group classifier with the weights W_k that these words [K * g, d_w] give."""
         weight = F.linear(words, self.project.weight.T).unflatten(0, (queries, -1)).transpose(1, 2)  # [K, D, g]
-        group = GroupClassifier(queries, weight.shape[1], labels, weight.shape[2], hidden=None)
+        group = GroupClassifier(queries, weight.shape[1], labels, weight.shape[2], hidden=None).to(weight)
         group.weights.get_parameter("weight").copy_(weight)
         group.bias.copy_(self.bias.expand(labels))
         return group

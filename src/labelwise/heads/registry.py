@@ -167,13 +167,10 @@ def build(
     inputs: dict[str, Tensor | None] = {"word_vectors": word_vectors} if config.takes_words else {}
     if label_slot is not None:
         if not config.has_queries:
-            raise LabelwiseError("label_slot assigns labels to groups, but this head has no queries", options=_GROUPED)
+            raise LabelwiseError("label_slot is for heads with queries; use another head", options={"head": "hsq"})
         inputs["label_slot"] = label_slot
     make: Callable[..., Head] = _registered(config.kind, "head")[1]
     return make(config, in_features, labels, **inputs)
-
-
-_GROUPED = {"head": "ml-decoder"}
 
 
 def create(

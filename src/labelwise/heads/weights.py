@@ -1,4 +1,4 @@
-"""Weights in the key layouts of the two public ML-Decoders (timm's layer and the authors' repository).
+"""Weights of the two public ML-Decoders: timm's layer and the authors' repository.
 
 Both hold the same tensors. timm keeps them on the head (`embed_standart.weight`), the authors on the head's decoder
 (`decoder.embed_standart.weight`), and a whole model adds a prefix (`head.`, `fc.`, `module.head.`).
@@ -26,9 +26,15 @@ _RENAMED = {
 
 
 def load_ml_decoder(state: Mapping[str, Tensor], attention_heads: int = 8) -> QueryHead:
-    """An ML-Decoder head with the weights of a public state dict, of the head alone or of a whole model.
+    """An ML-Decoder head with the weights of a public state dict.
 
-    Sizes come from the tensors; only the number of attention heads leaves no trace (both public versions use 8).
+    Args:
+        state: Of the head alone or of a whole model, in timm's or the authors' layout.
+        attention_heads: The one size that the tensors do not show; both public versions use 8.
+
+    Example:
+        theirs = timm.layers.ml_decoder.MLDecoder(num_classes=30, initial_num_features=64)
+        head = load_ml_decoder(theirs.state_dict())
     """
     ours = {_renamed(key): value for key, value in _head_tensors(state).items()}
     try:

@@ -1,4 +1,4 @@
-"""Metrics as the public code of each line of papers computes them, to stand beside published numbers."""
+"""Metrics as the public code of each line of papers computes them, to compare with published numbers."""
 
 from __future__ import annotations
 
