@@ -152,7 +152,9 @@ def test_what_changes_is_predicted_again_and_what_has_gone_is_not(photos: LabelT
     np.testing.assert_array_equal(gone.predictions.logits, changed.predictions.logits)
     (stored,) = (tmp_path / "run" / "predictions").glob("*.npz")
     stored.write_bytes(stored.read_bytes()[:500])
-    with pytest.raises(LabelwiseError, match="no image that can be decoded"):  # damaged: it would have to predict again
+    with pytest.raises(
+        LabelwiseError, match="none of its images can be decoded"
+    ):  # damaged: it would have to predict again
         predict_once(run, table, tmp_path, **options)
 
 

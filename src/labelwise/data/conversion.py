@@ -155,7 +155,7 @@ def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) 
 
 def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
     """`<split>-000000.tar` with SHARD_IMAGES samples each, and `labels.txt` for the order of the labels."""
-    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in table.labels), encoding="utf-8")
+    atomic_write(folder / "labels.txt", "".join(f"{name}\n" for name in table.labels))
     order = [row for split in table.split_names for row in table.rows(split).tolist()]
     written: Counter[str] = Counter()
     shard: tarfile.TarFile | None = None

@@ -1,4 +1,4 @@
-"""From whatever names images to decoded ones: find them, decode one, decode many in threads."""
+"""Find the images that an argument names, decode one, or decode many in threads."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def walk(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
     """Each folder in and below `folder` and the names of its files, sorted. Links are followed, hidden folders not."""
     visited = set[str]()
     for parent, folders, names in os.walk(folder, followlinks=True):
-        place = os.path.realpath(parent)
-        if place in visited:  # a link back to a folder above would lead round and round
+        real = os.path.realpath(parent)
+        if real in visited:  # a link to a folder above would go round for ever
             folders.clear()
             continue
-        visited.add(place)
+        visited.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield parent, sorted(names)
 
@@ -152,6 +152,9 @@ def decode_many(
 
     Yields:
         Each source with its result, or with the error that says why it cannot be decoded.
+
+    >>> [size for _, size in decode_many([Image.new("RGB", (4, 2))], lambda image: image.size)]
+    [(4, 2)]
     """
     min_side: int | None = getattr(transform, "min_side", None)
 

@@ -34,25 +34,41 @@ def canonical_split(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """M images, N labels, and for each pair a value: 1 present, 0 absent, -1 unknown. Stored sparsely by rows (CSR):
-    only listed entries take memory, all others have the value `fill`. Nine million images x 9,600 labels fit.
+    """Images with their labels and splits: the value of each label of each image is 1 (present), 0 (absent) or -1
+    (unknown).
+
+    Values are stored sparsely by rows (CSR): only listed entries take memory, all others have the value `fill`. Nine
+    million images x 9,600 labels fit. Make one with `open_data`, `from_lists` or `from_dense`.
+
+    Args:
+        labels: N unique names: the column order of the targets.
+        images: M paths, absolute or relative to the current folder.
+        splits: M names: "train", "val", "test", ... or "" for none.
+        indptr: [M+1]; the entries of row i are indptr[i]:indptr[i+1].
+        columns: [nnz], unique in each row.
+        values: [nnz].
+        fill: The value of what is not listed: 0 (COCO, VOC), or -1 if absence was not checked (Open Images).
+        source: The data argument, for messages.
+        single_label: Whether each image has exactly one label (ImageFolder, ImageNet).
+        label_sets: Named sets of labels, e.g. "seen" and "unseen" (zero-shot).
+        lines: [M]; the line of each image in the file it was read from, if any.
 
     >>> table = LabelTable.from_lists(["a.jpg", "b.jpg"], [["dog", "cat"], []], splits=["train", "test"])
     >>> table.labels, table.target(0).tolist(), table.select("test").images[0]
     (('cat', 'dog'), [1, 1], 'b.jpg')
     """
 
-    labels: tuple[str, ...]  # N names, unique: the column order of the targets
-    images: Sequence[str]  # M paths, absolute or relative to the current folder
-    splits: Sequence[str]  # M names: "train", "val", "test", ... or "" where there is none
-    indptr: npt.NDArray[np.int64]  # [M+1]: the entries of row i are indptr[i]:indptr[i+1]
-    columns: npt.NDArray[np.int32]  # [nnz], in each row unique
-    values: npt.NDArray[np.int8]  # [nnz]
-    fill: int = ABSENT  # of what is not listed: 0 (COCO, VOC), or -1 where absence was not checked (Open Images)
-    source: str = ""  # the data argument, for messages
-    single_label: bool = False  # exactly one label per image (ImageFolder, ImageNet)
-    label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # e.g. "seen" and "unseen" (zero-shot)
-    lines: npt.NDArray[np.int64] | None = None  # [M]: the line of each image in the file it was read from, if any
+    labels: tuple[str, ...]
+    images: Sequence[str]
+    splits: Sequence[str]
+    indptr: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int8]
+    fill: int = ABSENT
+    source: str = ""
+    single_label: bool = False
+    label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("columns", np.int32), ("values", np.int8)):

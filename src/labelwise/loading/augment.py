@@ -151,7 +151,7 @@ class TimmRandAugment(nn.Module):
 
 
 class Cutout(nn.Module):
-    """One hole whose sides are `share` of the image's. Its centre lies anywhere, so it may stick out."""
+    """One hole whose sides are `share` of the image's. Its centre is drawn from all pixels: the hole may be cut off."""
 
     def __init__(self, share: float, fill: Literal["grey", "random"] = "grey") -> None:
         super().__init__()

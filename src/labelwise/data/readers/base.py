@@ -117,7 +117,13 @@ def register_format(
 
 
 def unregister_format(name: str) -> None:
-    """Forget a format and its aliases."""
+    """Forget a format and its aliases.
+
+    Args:
+        name: As in `register_format`.
+
+    >>> unregister_format("mine")  # doctest: +SKIP
+    """
     for alias in (name, *find_format(name).aliases):
         _FORMATS.pop(alias, None)
 
@@ -137,7 +143,11 @@ def find_format(name: str, others: Sequence[str] = ()) -> Format:
 
 
 def list_formats() -> list[Format]:
-    """All formats, in the order in which they are asked whether they recognise a path."""
+    """All formats, in the order in which they are asked whether they recognise a path.
+
+    >>> "coco" in [format.name for format in list_formats()]
+    True
+    """
     _import_plugins()
     return sorted(dict.fromkeys(_FORMATS.values()), key=lambda format: -format.priority)
 

@@ -114,7 +114,7 @@ def _images_below(folder: Path) -> Iterator[str]:
 
 
 def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str, ...]:
-    """ImageNet's words for synset folders, if a file with them is given or lies here or up to three folders above."""
+    """ImageNet's names for synset folders, if a file with them is given, or is here or up to three folders above."""
     near = [folder / name for folder in (path, *path.resolve().parents[:3]) for name in _NAME_FILES]
     file = Path(names_file) if names_file else next((file for file in near if file.is_file()), None)
     if file is None:
@@ -130,5 +130,5 @@ def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str,
     unnamed = [name for name in classes if name not in name_of]
     if unnamed and names_file:
         raise LabelwiseError(f"{file} has no name for the folder {unnamed[0]!r}")
-    # A name file that happens to lie near folders of something else must not rename half of them.
+    # A name file near folders of something else must not rename half of them.
     return tuple(classes) if unnamed else unique_names([name_of[synset] for synset in classes], classes)

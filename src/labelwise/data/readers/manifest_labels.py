@@ -136,7 +136,7 @@ def entries_of_columns(
             if value is None:
                 raise LabelwiseError(
                     f"{records.at(row)}: column {name!r} holds {cell!r}, but a column per label holds 1, 0, -1 or "
-                    f"nothing. If it is no label, add ignore_columns={name}; if it lists names, label_column={name}"
+                    f"nothing. If it is not a label, add ignore_columns={name}; if it lists names, label_column={name}"
                 )
             if value != ABSENT or keep_absent:
                 entries[row][number] = value
