@@ -62,7 +62,7 @@ def main() -> None:
     recipe = yaml.safe_load((arguments.trained / "recipe.yaml").read_text())
     measured = [in_evaluation(result, saved.config, RESULT.name)]
     card = model_card(saved.config, name=NAME, license="apache-2.0", training=recipe, measured=measured)
-    usage = card.index("## How to use it")  # it is no hub id: commands without a model mean this one
+    usage = card.index("## Usage")  # it is no hub id: commands without a model mean this one
     card = card[:usage] + card[usage:].replace(f'"{NAME}"', "").replace(f" {NAME}", "")
     (folder / "README.md").write_text(card)
     print(f"{folder.name}: mAP {result['mAP']:.2f}, CF1 {result['CF1']:.2f}, OF1 {result['OF1']:.2f} on test")

@@ -118,7 +118,7 @@ def test_auto_takes_the_fastest_that_agrees_and_remembers_it(model: LabelModel, 
     assert engine.family == "onnxruntime"
     assert fake == ["onnxruntime"]
     assert "engine onnxruntime: the fastest here" in said[-1]
-    assert "without openvino: engine openvino gives other outputs" in said[-1]
+    assert "without openvino: engine openvino gives different outputs" in said[-1]
     said.clear()
     again = open_engine("auto", model, size=64, images=3, batch_size=2, say=said.append)  # few, but it is known now
     assert again.family == "onnxruntime"
@@ -154,7 +154,7 @@ def test_a_memory_that_cannot_be_read_is_measured_again(model: LabelModel, fake:
 
 
 def test_an_engine_that_disagrees_is_refused_by_name(model: LabelModel, fake: list[str]) -> None:
-    with pytest.raises(LabelwiseError, match=r"openvino gives other outputs .*differ by"):
+    with pytest.raises(LabelwiseError, match=r"openvino gives different outputs .*by"):
         open_engine("openvino", model, size=64)
 
 

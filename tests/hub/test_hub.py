@@ -111,7 +111,7 @@ def test_what_is_uploaded_is_the_model_and_no_path_of_this_machine(run: Path, ph
     assert after.config.thresholds == before.config.thresholds
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(after(images), before(images), rtol=0, atol=0)
-    assert "None is stated" in (folder / "README.md").read_text()
+    assert "Not stated" in (folder / "README.md").read_text()
     assert "license" not in metadata((folder / "README.md").read_text())
 
 
@@ -123,7 +123,7 @@ def test_evaluations_that_are_not_this_models_stay_out(run: Path, photos: Path, 
     (run / "settings.json").write_text('{"colour": "red"}')  # something else that lies there
     os.utime(run / "test.json", (1, 1))  # from before the training
     assert "| test |" not in (prepare(run, tmp_path / "b", "a/b") / "README.md").read_text()
-    with pytest.raises(LabelwiseError, match=r"settings\.json' is not what `labelwise evaluate"):
+    with pytest.raises(LabelwiseError, match=r"settings\.json' is not a saved evaluation"):
         prepare(run, tmp_path / "c", "a/b", evaluations=[run / "settings.json"])
     other = json.loads((run / "test.json").read_text())
     other["per_label"][0]["label"] = "unicorn"
@@ -145,7 +145,7 @@ def test_names_cannot_break_out_of_the_card() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("tagger", "names no owner; write owner/name"), ("a/b/c", "cannot be a hub id"), ("a/..", "cannot be a hub id")],
+    [("tagger", "has no owner; write owner/name"), ("a/b/c", "is not a hub id"), ("a/..", "is not a hub id")],
 )
 def test_a_bad_name_is_told_before_anything_is_done(run: Path, tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
@@ -160,7 +160,7 @@ def test_a_dry_run_needs_no_hub(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert metadata((tmp_path / "dry" / "README.md").read_text())["license"] == "mit"
     with pytest.raises(SystemExit):
         main(["push", str(run), "ann/tagger", "--dry-run", str(run / "model")])
-    assert "is the model itself" in capsys.readouterr().err
+    assert "is the model folder itself" in capsys.readouterr().err
 
 
 # huggingface_hub reads its settings when it is imported: a process of its own.

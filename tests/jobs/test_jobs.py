@@ -114,10 +114,10 @@ def test_a_killed_process_is_continued_to_the_same_bytes(place: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda root, job, parts: (root / "other", job, parts), "its model is another one"),
+        (lambda root, job, parts: (root / "other", job, parts), "it used another model"),
         (lambda root, job, parts: (root / "model", JobSettings(top=3), parts), "its top is None, now it is 3"),
         (lambda root, job, parts: (root / "model", JobSettings(batch_size=8), parts), "its batch-size is 32"),
-        (lambda root, job, parts: (root / "model", job, parts[:-1]), "its images are others"),
+        (lambda root, job, parts: (root / "model", job, parts[:-1]), "its images differ"),
     ],
 )
 def test_another_job_in_the_same_folder_is_refused(
@@ -137,7 +137,7 @@ def test_another_job_in_the_same_folder_is_refused(
 def test_a_folder_with_other_files_is_refused(place: Path, tmp_path: Path) -> None:
     parts = find_parts([str(place / "photos")])
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(LabelwiseError, match="is not empty and holds no job"):
+    with pytest.raises(LabelwiseError, match="is not empty and is not a job"):
         run_job(str(place / "model"), parts, str(tmp_path), JobSettings())
     (tmp_path / "thesis.tex").rename(tmp_path / "_job.json")
     with pytest.raises(LabelwiseError, match="has a damaged _job"):
@@ -158,7 +158,7 @@ def test_a_broken_shard_costs_its_own_part_only(
     with pytest.raises(SystemExit):
         main(command)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "error: 1 of 3 parts could not be done; part 1: the shard" in said
+    assert "error: 1 of 3 parts failed; part 1: the shard" in said
     assert "s1.tar is not a readable tar file" in said
     assert JobFolder(str(tmp_path / "out")).finished() == {0, 2}
     (tmp_path / "s1.tar").write_bytes(good)

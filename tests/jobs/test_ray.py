@@ -88,7 +88,7 @@ def test_a_part_that_kills_every_process_does_not_stop_the_others(
     process = start(model, photos, tmp_path / "out", "--part-size", "4")
     _, said = process.communicate(timeout=900)
     assert process.returncode == 2, said
-    assert "1 of 3 parts could not be done; part 1: its process died 6 times" in said
+    assert "1 of 3 parts failed; part 1: its process died 6 times" in said
     assert [Path(row["image"]).name for row in rows(tmp_path / "out")] == [
         f"{n:05d}.jpg" for n in (0, 1, 2, 3, 8, 9, 10, 11)
     ]

@@ -68,7 +68,7 @@ def test_parquet_with_paths_with_pictures_and_as_hugging_face_writes_it(images: 
     pyarrow.parquet.write_table(paths, folder / "list.parquet")
     try:
         assert names_of(find_parts([str(folder / "list.parquet")], part_size=3)) == images
-        with pytest.raises(LabelwiseError, match="more than one kind of source"):
+        with pytest.raises(LabelwiseError, match="mixes several kinds of sources"):
             find_parts([str(folder)])
     finally:
         (folder / "list.parquet").unlink()
@@ -158,7 +158,7 @@ def test_addresses(images: list[str], tmp_path: Path) -> None:
     [
         ("nowhere/photos", "no such file or folder: 'nowhere/photos'"),
         ("nowhere/{0..3}.tar", "no such file or folder: 'nowhere/0.tar'"),
-        ("memory://nowhere", "holds no images, shards or Parquet files, or does not exist"),
+        ("memory://nowhere", "contains no images, shards or Parquet files, or does not exist"),
         ("gopher://x/y", "cannot open 'gopher://x/y'"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_folder_without_pictures_and_nothing_at_all(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(LabelwiseError, match="holds no images"):
         find_parts([str(tmp_path)])
-    with pytest.raises(LabelwiseError, match="nothing to predict"):
+    with pytest.raises(LabelwiseError, match="the sources contain no images"):
         find_parts([])
     with pytest.raises(LabelwiseError, match="too small"):
         find_parts([str(tmp_path)], part_size=0)

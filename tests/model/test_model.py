@@ -119,10 +119,10 @@ def test_broken_folders_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match="is damaged"):
         lw.load_model(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(LabelwiseError, match="states no format"):
+    with pytest.raises(LabelwiseError, match="has no format"):
         lw.load_model(folder)
     (tmp_path / "m" / "config.json").unlink()
-    with pytest.raises(LabelwiseError, match=r"holds no model: neither config\.json"):
+    with pytest.raises(LabelwiseError, match=r"is not a model: it has neither config\.json"):
         lw.load_model(folder)
 
 
@@ -148,7 +148,7 @@ def test_what_is_neither_a_folder_nor_a_hub_id(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(LabelwiseError, match="neither a folder nor a hub id"):
         lw.load_model("no/such/model/folder")
-    with pytest.raises(LabelwiseError, match="the hub did not give it"):
+    with pytest.raises(LabelwiseError, match="the hub did not deliver it"):
         lw.load_model("nobody/nothing")
 
 

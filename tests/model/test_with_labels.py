@@ -66,7 +66,7 @@ def test_known_labels_need_no_source_and_new_ones_name_what_is_missing(table: Pa
     unsaid = lw.create_model(
         "test_resnet", "ml-decoder", KNOWN, weights="none", size=64, word_vectors=torch.randn(4, 6), **SMALL
     )
-    with pytest.raises(LabelwiseError, match="does not know where its word vectors came from: give those of 'boat'"):
+    with pytest.raises(LabelwiseError, match="has no word source: give the vectors of 'boat'"):
         unsaid.with_labels(["dog", "boat"])
     given = torch.randn(2, 6)
     assert torch.equal(unsaid.with_labels(["dog", "boat"], given).head.state_dict()["word_vectors"], given)

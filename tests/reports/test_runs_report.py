@@ -242,7 +242,7 @@ def test_mistakes_are_one_line(runs: list[Path], photos: LabelTable, tmp_path: P
         return str(error.value)
 
     (tmp_path / "empty").mkdir()
-    assert "holds no model" in fails(tmp_path / "empty")
+    assert "is not a model" in fails(tmp_path / "empty")
     unfinished = make_run(tmp_path / "unfinished", Path(photos.source), photos.labels)
     (unfinished / "model" / "model.safetensors").unlink()
     assert "finish its training" in fails(unfinished)

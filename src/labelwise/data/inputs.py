@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.core.arrays import to_numpy
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImageError, Encoded
 
@@ -37,7 +38,7 @@ def is_tensor(value: object) -> bool:
 
 def from_tensor(tensor: TensorLike) -> Iterator[Image.Image]:
     """The images of a tensor [C, H, W], [H, W] or [B, C, H, W]: 8 bits, or floats between 0 and 1."""
-    values: NDArray[Any] = np.asarray(tensor.detach().cpu().numpy())
+    values = to_numpy(tensor)
     channels_first = values.ndim == 4 or (values.ndim == 3 and values.shape[0] in _CHANNELS)
     yield from from_array(np.moveaxis(values, -3, -1) if channels_first else values)
 

@@ -1,4 +1,4 @@
-"""Engines: what runs a network. Images in, logits (or feature maps) out, on PyTorch, ONNX Runtime or OpenVINO."""
+"""Load any model, convert it, choose the fastest engine, export it, quantise it."""
 
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 

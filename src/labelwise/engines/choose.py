@@ -1,4 +1,4 @@
-"""Which engine runs a model: the one asked for, or the fastest that agrees, measured once and remembered."""
+"""Choose the engine of a model: the requested one, or the fastest with the same outputs, measured once and cached."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from labelwise.runtime.sessions import (
 def network_parts(network: nn.Module) -> Iterator[str | memoryview]:
     """For a digest that depends on every module with its options and on every weight."""
     yield repr(network)
-    # Not the state dict: it leaves out the buffers that are not saved.
+    # Not the state dict: it omits non-persistent buffers.
     for name, tensor in chain(network.named_parameters(), network.named_buffers()):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}\n"
         yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-FORMAT = 1  # to be raised whenever the same network would be converted to another file
-WORTH_MEASURING = 500  # images: converting and measuring takes about as long as PyTorch needs for them
+FORMAT = 1  # raised when the same network is converted to a different file
+WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that converting and measuring takes
 _TIMED_RUNS = 3
 
 Say = Callable[[str], None]
@@ -53,12 +53,20 @@ Say = Callable[[str], None]
 def open_engine(
     name: EngineName, module: nn.Module, *, size: int, images: int = 0, batch_size: int = 32, say: Say | None = None
 ) -> Engine:
-    """An engine for `module`, which is in evaluation mode. `images` is the work to be done with it, as far as known;
-    `say` is told in one line what "auto" chose by measuring, and why."""
+    """Open an engine for `module`, which is in evaluation mode.
+
+    Args:
+        name: The engine, or `auto` for the fastest.
+        module: A whole model or a backbone.
+        size: Of its input images, in pixels.
+        images: How many there will be, about: below 500, `auto` does not measure.
+        batch_size: The batch size to measure at.
+        say: Called with one line about what `auto` chose and why.
+    """
     say = say or (lambda text: None)
     on_gpu = next(module.parameters()).device.type != "cpu"
     if on_gpu and name not in ("auto", "torch"):
-        raise LabelwiseError(f"engine {name!r} runs on the CPU, this model is on a GPU; use the engine torch")
+        raise LabelwiseError(f"engine {name!r} runs on the CPU, but this model is on a GPU; use torch")
     if on_gpu or name == "torch":
         return _torch_engine(module)
     place = _place(module, size)
@@ -81,12 +89,12 @@ def _remembered(file: Path) -> dict[str, Any] | None:
     try:
         choice = json.loads(file.read_text(encoding="utf-8"))
         return choice if choice["family"] in FAMILIES and choice["images_per_second"] else None
-    except (OSError, ValueError, KeyError, TypeError):  # none there, or one that nobody can read: it is measured again
+    except (OSError, ValueError, KeyError, TypeError):  # missing or unreadable: measure again
         return None
 
 
 def _optimized(module: nn.Module) -> nn.Module:
-    """A whole model is made faster first. That takes seconds, so not for a few images."""
+    """Optimise a whole model first. That takes seconds, so it is not done for a few images."""
     return module.optimize() if isinstance(module, LabelModel) else module
 
 
@@ -95,14 +103,14 @@ def _torch_engine(module: nn.Module) -> TorchEngine:
 
 
 def _measured(module: nn.Module, place: Path, size: int, batch_size: int) -> dict[str, Any]:
-    """The fastest family, each one's images per second, and why others were left out."""
+    """The fastest family, the images per second of each, and why others were left out."""
     images = _noise(batch_size, size)
     speeds: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for family in FAMILIES:
         try:
             engine = _torch_engine(module) if family == "torch" else _converted(module, family, place, size, batch_size)
-        except (LabelwiseError, OSError) as error:  # not installed, not convertible, other outputs, or a full disk
+        except (LabelwiseError, OSError) as error:  # not installed, not convertible, different outputs, or a full disk
             left_out[family] = str(error)
             continue
         engine(images)  # the first run allocates
@@ -127,8 +135,8 @@ def _reason(choice: dict[str, Any]) -> str:
 
 
 def _converted(module: nn.Module, family: Family, place: Path, size: int, batch_size: int) -> Engine:
-    """The engine on the network as ONNX, converted now if it was not before. Whether it agrees is seen each time: that
-    costs two small batches, and the engine may be of another version than the last one."""
+    """Open the network as ONNX, converted now unless it is cached. Its outputs are compared every time: that costs two
+    small batches, and the engine may have been upgraded since the last time."""
     path = place / FILES["onnxruntime"]
     if not path.is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -137,19 +145,19 @@ def _converted(module: nn.Module, family: Family, place: Path, size: int, batch_
     engine, images = open_file(path, family), _noise(min(batch_size, 2), size)
     difference = relative_difference(engine(images), TorchEngine(module)(images))
     if difference > TOLERANCE:
-        raise LabelwiseError(f"engine {family} gives other outputs for this model (they differ by {difference:.1e})")
+        raise LabelwiseError(f"engine {family} gives different outputs for this model (by {difference:.1e})")
     return engine
 
 
 def _place(module: nn.Module, size: int) -> Path:
-    """The folder of everything about one network, named by its weights and by what decides how it is converted."""
+    """The cache folder of a network, keyed by its weights and by what affects its conversion."""
     versions = [_version(name) for name in ("torch", "onnxscript")]
     digest = sha256(f"engines {FORMAT} {size} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
 
 
 def _machine() -> str:
-    """What a measured speed depends on beside the network."""
+    """What a measured speed depends on besides the network."""
     versions = [_version(name) for name in ("torch", "onnxruntime", "openvino")]
     facts = [platform.machine(), _processor(), thread_count(), *versions]
     return sha256(json.dumps(facts)).hexdigest()[:16]
@@ -175,6 +183,6 @@ def _noise(batch: int, size: int) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, as two processes may be measuring. Where nothing can be written, nothing is remembered."""
+    """Atomic, as two processes may be measuring. Without write access the choice is not remembered."""
     with suppress(OSError):
         atomic_write(path, text)

@@ -1,4 +1,4 @@
-"""A PyTorch module as a file that another engine opens: torch.export, ONNX by torch.onnx, OpenVINO from the ONNX."""
+"""Convert a PyTorch module to a file that another engine opens: torch.export, ONNX, or OpenVINO by way of ONNX."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngin
 
 
 def with_constant_padding(network: nn.Module) -> nn.Module:
-    """A copy for images whose sides are multiples of the network's stride; it shares nothing with `network`.
+    """A deep copy for images whose sides are multiples of the network's stride.
 
-    Convolutions of the tf_ models pad by what the side x of their input needs, (ceil(x / s) - 1) s + (k - 1) d + 1 - x.
-    As an expression over an unknown x, carried through dozens of layers, that takes minutes to trace. Where s divides x
-    it is the constant (k - 1) d + 1 - s.
+    Convolutions of the tf_ models pad by an amount that depends on the side x of their input,
+    (ceil(x / s) - 1) s + (k - 1) d + 1 - x. For a symbolic x, carried through dozens of layers, tracing takes minutes.
+    Where s divides x, the amount is the constant (k - 1) d + 1 - s.
     """
     copied = copy.deepcopy(network)
     for name, layer in list(copied.named_modules()):
@@ -38,7 +38,7 @@ def _padded(layer: Conv2dSame) -> nn.Module:
     sides = []  # left, right, top, bottom
     for kernel, dilation, stride in reversed(list(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))):
         total = max((kernel - 1) * dilation + 1 - stride, 0)
-        sides += [total // 2, total - total // 2]  # an odd one goes to the right and to the bottom
+        sides += [total // 2, total - total // 2]  # the odd pixel goes right and down
     plain = nn.Conv2d(
         layer.in_channels,
         layer.out_channels,
@@ -54,25 +54,23 @@ def _padded(layer: Conv2dSame) -> nn.Module:
 
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
-KEY = "labelwise"  # under which the metadata is kept inside the file
-
-
-STRIDE = 32  # sides of images are multiples of it, where their size is free
+KEY = "labelwise"  # of the metadata inside the file
+STRIDE = 32  # sides of images are multiples of it, where the size is dynamic
 
 
 def takes_other_sizes(module: nn.Module, size: int) -> bool:
-    """Whether images whose sides are other multiples of 32 can go through the converted network.
+    """Whether the converted network takes images whose sides are other multiples of 32.
 
-    timm knows which families have positions or windows laid out for one size (ViT, Swin and their kin). Some of these
-    can lay them out anew, but by Python code that looks at the size, and a converted network holds no such code.
-    In a CNN all sides are whole, then: its padding is constant (see `with_constant_padding`).
+    timm marks the families whose positions or windows are made for one size (ViT, Swin and their kin). Some of these
+    can adapt them, but by Python code that depends on the size, which a converted network does not contain. A CNN's
+    padding is constant at these sizes (see `with_constant_padding`).
     """
     fixed = any(getattr(part, "pretrained_cfg", {}).get("fixed_input_size") for part in module.modules())
     return not fixed and size % STRIDE == 0 and size > STRIDE
 
 
 def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metadata: str = "") -> Path:
-    """Write the file that `family` opens and give its path. The module is in evaluation mode, on the CPU."""
+    """Write the file that `family` opens; gives its path. The module is in evaluation mode, on the CPU."""
     path = folder / FILES[family]
     program = _traced(module, size)
     if family == "torch":
@@ -93,15 +91,15 @@ def save_openvino(model: Any, path: Path, metadata: str) -> None:
 
 
 def open_file(path: Path, family: Family) -> Engine:
-    """The engine of this family on a file that `convert` wrote; OpenVINO also opens ONNX."""
+    """Open a file that `convert` wrote; OpenVINO also opens ONNX."""
     if family == "torch":
         return TorchEngine(torch.export.load(path).module())
     return OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
 
 
 def _traced(module: nn.Module, size: int) -> ExportedProgram:
-    # The tracer takes a length of 1 for a constant and equal lengths for one: two images and, where the size is free,
-    # an oblong that gives maps of several rows and columns.
+    # The tracer treats a length of 1 as a constant and equal lengths as the same one: hence two images and, where the
+    # size is dynamic, a rectangle that gives maps of several rows and columns.
     example = torch.zeros(2, 3, size, size)
     shapes: dict[int, Any] = {0: Dim.DYNAMIC}
     if takes_other_sizes(module, size):
@@ -110,7 +108,7 @@ def _traced(module: nn.Module, size: int) -> ExportedProgram:
     with _quiet():
         try:
             return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
-        except Exception as error:  # whatever in the network cannot be traced says so in its own way
+        except Exception as error:  # tracing fails with all kinds of errors
             reason = " ".join(str(error).split())[:300]
             raise LabelwiseError(f"this network cannot be exported ({type(error).__name__}: {reason})") from error
 
@@ -124,13 +122,13 @@ def _write_onnx(program: ExportedProgram, path: Path, metadata: str) -> None:
         written = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["out"], verbose=False)
     assert written is not None
     written.model.metadata_props[KEY] = metadata
-    # One file that holds everything: beyond 2 GB of weights, ONNX would need a second one.
+    # Everything in one file: ONNX needs a second one only beyond 2 GB of weights.
     written.save(path, external_data=False)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters tell the user about their own insides."""
+    """The exporters log their internals."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

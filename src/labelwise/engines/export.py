@@ -1,4 +1,4 @@
-"""Export a model: convert it, run what was written and compare it with the model, and only then let it be there."""
+"""Export a model: convert it, compare its outputs with the model's, and only then put it in place."""
 
 from __future__ import annotations
 
@@ -30,18 +30,25 @@ def export_model(
     calibration: Calibration | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> ExportConfig:
-    """Write the export folder `out` and give what is known about it. With `calibration`, in INT8.
+    """Write an export folder; gives what is known about it.
 
-    Outputs are compared at several batch sizes and, where the network takes them, input sizes; a difference of more
-    than TOLERANCE is an error, and nothing is written. A folder that is there already is replaced only if it is an
-    export, and only when the new one is complete.
+    Outputs are compared at several batch sizes and, where the network takes them, input sizes. If they differ by more
+    than TOLERANCE, that is an error and nothing is written. An existing folder is replaced only if it is an export, and
+    only when the new one is complete.
+
+    Args:
+        model: The model.
+        kind: `onnx`, `openvino`, or `torch` for PyTorch programs.
+        out: The folder.
+        calibration: Images to quantise to INT8 with. Default: float32.
+        say: Called with one line per step.
     """
     if out.exists() and any(out.iterdir()) and find_export(out) is None:
-        raise LabelwiseError(f"{str(out)!r} exists and is no export folder; choose another folder or empty it")
+        raise LabelwiseError(f"{str(out)!r} exists and is not an export folder; choose another folder or empty it")
     if calibration is not None and kind == "torch":
-        raise LabelwiseError("INT8 is for --format onnx and openvino")
+        raise LabelwiseError("INT8 works for onnx and openvino only", options={"format": "onnx"})
     fast = model.cpu().optimize()
-    # What stands in the file is known before the comparison; only `difference` comes after it.
+    # Goes into the network's file, too, except for `difference`, which is measured on that file.
     about = ExportConfig(
         kind=kind,
         precision="float32" if calibration is None else "int8",
@@ -54,7 +61,7 @@ def export_model(
         nonlocal about
         say(f"converting to {kind}")
         text = config_text(about, settings)
-        # INT8 is made from ONNX for both formats: there, each node says from which module it comes.
+        # Both INT8 formats are made from ONNX, whose nodes name the modules that they come from.
         family = FAMILY[kind] if calibration is None else "onnxruntime"
         path = convert(fast, family, folder, size=model.config.preprocessing.size, metadata=text)
         say("comparing its outputs with the model's")
@@ -70,8 +77,8 @@ def export_model(
 
 
 def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) -> float:
-    """Over batches of 1, 2 and 5 images of noise of the model's size and, with `other_sizes`, of three others. It is
-    an error if that is more than TOLERANCE."""
+    """The largest difference on noise: batches of 1, 2 and 5 images and, with `other_sizes`, three other sizes. More
+    than TOLERANCE is an error."""
     reference, size = TorchEngine(model.eval()), model.config.preprocessing.size
     shapes = [(1, size, size), (2, size, size), (5, size, size)]
     if other_sizes:
@@ -82,14 +89,14 @@ def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) 
         expected = reference(images)
         try:
             difference = relative_difference(engine(images), expected)
-        except Exception as error:  # each engine has its own
+        except Exception as error:  # each engine has its own errors
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(
                 f"the exported network cannot run {batch} images of {width} x {height}: {reason}; nothing was written"
             ) from error
         if difference > TOLERANCE:
             raise LabelwiseError(
-                f"the exported network gives other logits than the model (they differ by {difference:.1e} for "
+                f"the logits of the exported network differ from the model's (by {difference:.1e} for "
                 f"{batch} images of {width} x {height}); nothing was written"
             )
         largest = max(largest, difference)

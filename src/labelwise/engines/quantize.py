@@ -1,4 +1,4 @@
-"""INT8 by post-training quantisation: weights and activations get 8 bits, on scales that calibration images show."""
+"""INT8 by post-training quantisation: 8-bit weights and activations, with ranges from calibration images."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from labelwise.metrics import mean_average_precision
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.sessions import Engine, Family, openvino
 
-CALIBRATION_IMAGES = 300  # more change the ranges no more
+CALIBRATION_IMAGES = 300  # more do not change the ranges
 _HEAD = "head"  # the name of the head in a LabelModel
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Images to find the ranges on, and to measure on what the 8 bits cost. Their labels are matched to the model's."""
+    """Images to find the ranges on and to measure the loss of accuracy on. Their labels are matched to the model's."""
 
     table: LabelTable
     config: ModelConfig
@@ -41,8 +41,8 @@ class Calibration:
 def quantize(
     whole: Path, family: Family, calibration: Calibration, metadata: str, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Put the INT8 version of the ONNX file `whole` in its place, as a file for `family`, and give mAP (percent) before
-    and after on all calibration images."""
+    """Replace the ONNX file `whole` by its INT8 version, a file for `family`; gives mAP (percent) before and after on
+    all calibration images."""
     say(f"finding the ranges of INT8 on {min(CALIBRATION_IMAGES, len(calibration.table))} images")
     path = whole.with_name(FILES[family])
     whole = whole.rename(whole.with_name("float32.onnx"))
@@ -54,19 +54,20 @@ def quantize(
     engines = [open_file(whole, family), open_file(path, family)]
     before, after = _mean_average_precisions(engines, calibration)
     if np.isnan(before):
-        raise LabelwiseError(f"{calibration.table.source}: no calibration image shows any of the model's labels")
+        raise LabelwiseError(f"{calibration.table.source}: none of the model's labels is on any calibration image")
     whole.unlink()
     if before - after > calibration.max_loss:
         raise LabelwiseError(
-            f"INT8 loses {before - after:.2f} mAP (from {before:.2f} to {after:.2f}), and {calibration.max_loss:g} is "
-            "allowed; nothing was written. Try the other format, other images, or a larger --max-loss"
+            f"INT8 loses {before - after:.2f} mAP (from {before:.2f} to {after:.2f}), more than the allowed "
+            f"{calibration.max_loss:g}; nothing was written. Try the other format, other images, or allow more",
+            options={"max_loss": ...},
         )
     return {"before": before, "after": after}
 
 
 def _quantize_onnx(whole: Path, path: Path, calibration: Calibration) -> None:
-    """QDQ form, per-channel weights. Weights get 7 of the 8 bits: processors without VNNI add two products of 8 bits in
-    16, which overflows with all of them."""
+    """QDQ format, per-channel weights. Weights use 7 of the 8 bits: CPUs without VNNI add two 8-bit products in 16
+    bits, which would overflow."""
     try:
         import onnx
         from onnxruntime import quantization
@@ -125,8 +126,8 @@ def _quantize_openvino(whole: Path, path: Path, calibration: Calibration, metada
 
 
 def _in_head(node: Any) -> bool:
-    """The exporter notes from which module each node comes. The head's softmaxes and products of activations need more
-    than 8 bits, and cost little beside the backbone."""
+    """The exporter records the module of each node. The head's softmaxes and products of activations need more than 8
+    bits, and cost little compared with the backbone."""
     scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
     return f"'{_HEAD}'" in scopes
 

@@ -1,5 +1,5 @@
-"""Large jobs: the images are cut into numbered parts, each part becomes one Parquet file, and what is finished stays
-finished. `run_job` does them one after the other in this process, or on Ray."""
+"""Large jobs: images are split into numbered parts, and each part becomes one Parquet file. A job that is stopped goes
+on where it was. `run_job` does the parts one by one in this process, or on Ray."""
 
 from labelwise.jobs.job import JobSettings, JobSummary
 from labelwise.jobs.run import run_job

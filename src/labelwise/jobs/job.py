@@ -1,4 +1,4 @@
-"""The folder of a job: `_job.json` says what the job is, `part-000012.parquet` is a finished part of it."""
+"""The folder of a job: `_job.json` describes the job, `part-000012.parquet` is a finished part of it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ from labelwise.core.files import atomic_write, sha256
 from labelwise.jobs.parts import Part
 from labelwise.runtime.sessions import EngineName
 
-FORMAT = 1  # raised when the parts of an older labelwise could not be continued
-ABOUT = "_job.json"  # readers of Parquet folders pass over names that start with an underscore
+FORMAT = 1  # raised when jobs of older versions cannot be resumed
+ABOUT = "_job.json"  # readers of Parquet folders ignore names that start with an underscore
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 
 
 class JobSettings(Config):
-    """Everything but the model and the images that decides what is written."""
+    """Everything besides the model and the images that decides what is written.
+
+    Attributes:
+        top: Write the best labels, this many, whatever their thresholds.
+        threshold: One threshold for all labels.
+        labels: Other labels than the model's own.
+        engine: What runs the model.
+        batch_size: Images at a time.
+        all_scores: Also write the scores of all labels.
+    """
 
     top: int | None = None
     threshold: float | None = None
-    labels: tuple[str, ...] | None = None  # other labels than the model's own
+    labels: tuple[str, ...] | None = None
     engine: EngineName = "auto"
     batch_size: int = Field(default=32, ge=1)
     all_scores: bool = False
@@ -36,17 +45,17 @@ class JobSettings(Config):
 
 @dataclass
 class JobSummary:
-    """What a run did, and what it found done."""
+    """What a run did, and what was done before."""
 
     parts: int
     already_there: int = 0
     images: int = 0  # of this run
     errors: int = 0  # images of this run that cannot be decoded
-    failed: dict[int, str] = field(default_factory=dict)  # parts that cannot be read, and why
+    failed: dict[int, str] = field(default_factory=dict)  # parts that could not be read, and why
 
 
 class JobFolder:
-    """A folder on a disk or behind any address that fsspec knows. Files in it are whole or not there."""
+    """A local folder or any address that fsspec knows. Its files are complete or absent."""
 
     def __init__(self, place: str) -> None:
         import fsspec
@@ -59,12 +68,12 @@ class JobFolder:
         self._is_local = "://" not in place or place.startswith("file://")
 
     def engine_of_earlier_run(self) -> EngineName | None:
-        """What "auto" chose then: parts of one job are computed alike."""
+        """What "auto" chose then: all parts of a job are computed by the same engine."""
         about = self._read()
         return None if about is None else about["settings"].get("engine")
 
     def start(self, model: str, parts: Sequence[Part], labels: Sequence[str], settings: JobSettings) -> None:
-        """Write what the job is, or see that it is the one that is here already."""
+        """Write the description of the job, or check that the folder holds this very job."""
         about = {
             "format": FORMAT,
             "model": model,
@@ -75,9 +84,7 @@ class JobFolder:
         there = self._read()
         if there is None:
             if self._names():
-                raise LabelwiseError(
-                    f"{self.place!r} is not empty and holds no job; choose another folder, or empty it"
-                )
+                raise LabelwiseError(f"{self.place!r} is not empty and is not a job; choose another folder or empty it")
             self._write(ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
         elif there != about:
             raise LabelwiseError(
@@ -105,13 +112,13 @@ class JobFolder:
         except ValueError:
             about = None
         if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
-            raise LabelwiseError(f"{self.place!r} has a damaged {ABOUT}; choose another folder, or empty it")
+            raise LabelwiseError(f"{self.place!r} has a damaged {ABOUT}; choose another folder or empty it")
         return about
 
     def _write(self, name: str, content: bytes) -> None:
         if self._is_local:
             atomic_write(Path(self._root) / name, content)
-        else:  # an object of a bucket appears when all of it has arrived
+        else:  # an object in a bucket appears only when it is complete
             self._system.pipe_file(f"{self._root}/{name}", content)
 
 
@@ -124,7 +131,10 @@ def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:
     >>> _difference({"settings": {"top": 1}}, {"settings": {"top": 5}})
     'its top is 1, now it is 5'
     """
-    for what, words in (("format", "another labelwise wrote it"), ("model", "its model is another one")):
+    for what, words in (
+        ("format", "another version of labelwise wrote it"),
+        ("model", "it used another model"),
+    ):
         if there.get(what) != now.get(what):
             return words
     before, after = there.get("settings", {}), now.get("settings", {})
@@ -132,5 +142,5 @@ def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:
         if before.get(name) != after[name]:
             return f"its {name.replace('_', '-')} is {before.get(name)}, now it is {after[name]}"
     if there.get("source") != now.get("source"):
-        return "its images are others, or cut into other parts"
-    return "its labels are others"
+        return "its images differ, or are split into other parts"
+    return "its labels differ"

@@ -1,4 +1,5 @@
-"""A part of a job: where its images are, and how they are read. Small enough to be sent to another machine."""
+"""Parts of a job: image files, a tar shard, or rows of a Parquet file, and how they are read. Small enough to be sent
+to another machine."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from labelwise.data.images import is_image
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard
 
-_READERS = 16  # files of a bucket that are on their way at once
+_READERS = 16  # concurrent downloads
 _ROWS_AT_ONCE = 100  # of a Parquet file
-_TRIES = 4  # a bucket's hiccup must not cost the part
+_TRIES = 4  # a network error must not fail the whole part
 
 
 class RawImage(NamedTuple):
@@ -32,16 +33,18 @@ class RawImage(NamedTuple):
 
 
 class Part(Protocol):
+    """Its `repr` is part of a job's fingerprint: after renaming a class or field here, old jobs cannot be resumed."""
+
     @property
     def count(self) -> int | None:
-        """How many images; None if that is only known at its end."""
+        """How many images; None if that is known only at the end."""
 
     def images(self) -> Iterator[RawImage]: ...
 
 
 @dataclass(frozen=True)
 class FilesPart:
-    """Images that are files: local ones, or behind any address that fsspec knows."""
+    """Image files, local or at any address that fsspec knows."""
 
     names: tuple[str, ...]
 
@@ -62,7 +65,7 @@ class FilesPart:
 
 @dataclass(frozen=True)
 class ShardPart:
-    """Every image in a tar file; what else is in it (labels, captions) is passed over."""
+    """Every image in a tar file; other members (labels, captions) are ignored."""
 
     shard: str
 
@@ -79,7 +82,7 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class RowsPart:
-    """Rows of a Parquet file that holds the images themselves."""
+    """Rows of a Parquet file that contains the images themselves."""
 
     file: str
     row_group: int
@@ -94,10 +97,9 @@ class RowsPart:
         return self.stop - self.start
 
     def images(self) -> Iterator[RawImage]:
-
         columns = [self.column] if self.name_column is None else [self.column, self.name_column]
         with open_parquet(self.file) as file, readable(self.file):
-            # A row group may hold a million images: it is read piece by piece, up to this part's end.
+            # A row group may hold a million images: read it piece by piece, up to the end of this part.
             place = 0
             for piece in file.iter_batches(_ROWS_AT_ONCE, row_groups=[self.row_group], columns=columns):
                 start, stop = (min(max(row - place, 0), len(piece)) for row in (self.start, self.stop))
@@ -115,7 +117,7 @@ class RowsPart:
 
 
 def read_file(name: str) -> RawImage:
-    """A file that is not there is that image's problem; a disk or network that fails is the whole part's."""
+    """A missing file fails that image alone; a failing disk or network fails the whole part."""
     for attempt in range(_TRIES):
         try:
             return RawImage(name, _read(name))
@@ -151,7 +153,7 @@ _KEY_COLUMNS = ("key", "__key__", "id", "url")
 
 @contextmanager
 def readable(file: str) -> Iterator[None]:
-    """What pyarrow says about a damaged file, as one line that names it."""
+    """Errors of pyarrow about a damaged file become one line that names the file."""
     import pyarrow
 
     try:
@@ -163,7 +165,7 @@ def readable(file: str) -> Iterator[None]:
 
 @contextmanager
 def open_parquet(file: str) -> Iterator[Any]:
-    """A `pyarrow.parquet.ParquetFile`, local or behind any address that fsspec knows."""
+    """A `pyarrow.parquet.ParquetFile`, local or at any address that fsspec knows."""
     try:
         import fsspec
         from pyarrow.parquet import ParquetFile
@@ -175,12 +177,12 @@ def open_parquet(file: str) -> Iterator[Any]:
         raise LabelwiseError(f"no such file: {file!r}") from None
     with stream:
         with readable(file):
-            opened = ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)  # else a row group is read as a whole
+            opened = ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)  # else it reads whole row groups
         yield opened
 
 
 def parquet_parts(file: str, part_size: int, column: str | None) -> Iterator[RowsPart | str]:
-    """Parts of a file that holds images; of one that holds paths, the paths."""
+    """The parts of a file that contains images; the paths in a file that contains paths."""
     with open_parquet(file) as opened:
         schema = opened.schema_arrow
         column = _image_column(file, schema, column)
@@ -208,13 +210,16 @@ def _image_column(file: str, schema: Any, wanted: str | None) -> str:
     usual = next((name for name in (*_BYTES_COLUMNS, *IMAGE_COLUMNS) if name in schema.names), None)
     column = wanted or usual
     if column is None:
-        raise LabelwiseError(f"{file!r} has no image column: it has {', '.join(schema.names)}; say --column NAME")
+        raise LabelwiseError(
+            f"{file!r} has no image column among {', '.join(schema.names)}; name it", options={"column": ...}
+        )
     kind = schema.field(column).type
-    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # how Hugging Face's datasets keep images
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # Hugging Face's image feature
         return column
     if not (_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
         raise LabelwiseError(
-            f"{file!r}: the column {column!r} holds {kind}, neither paths nor images; say --column NAME"
+            f"{file!r}: the column {column!r} holds {kind}, neither paths nor images; name another one",
+            options={"column": ...},
         )
     return column
 
@@ -226,5 +231,5 @@ def _is_text(kind: Any) -> bool:
 
 
 def _beside(file: str, path: str) -> str:
-    """Paths are relative to the folder of the file they stand in, as in every manifest."""
+    """Paths are relative to the folder of the file that lists them, as in every manifest."""
     return path if "://" in path or os.path.isabs(path) else os.path.join(os.path.dirname(file), path)

@@ -1,7 +1,7 @@
 """The parts of a job on Ray Data: a pool of processes, on this machine or on all machines of a cluster.
 
-Each process loads the model once. One that is killed is replaced, and the part it had is done again from its start;
-as a part always gives the same bytes, nobody can tell afterwards.
+Each process loads the model once. A killed process is replaced, and its part starts again; a part always gives the same
+bytes, so the result is the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from labelwise.jobs.job import JobSettings
 from labelwise.jobs.parts import Part
 from labelwise.jobs.run import ModelFiles, PartResult, PartWorker, open_tagger
 
-_MOST_ATTEMPTS = 6  # at a part: one whose images kill every process that opens them must not go on for ever
+_MOST_ATTEMPTS = 6  # per part: images that kill every process must not be retried for ever
 
 
 class _Attempts:
-    """How often each part was begun. Lives in a process of its own, which outlives those that do the work."""
+    """How often each part was started. An actor of its own, so that it outlives the workers."""
 
     def __init__(self) -> None:
         self._begun: Counter[int] = Counter()
@@ -34,7 +34,7 @@ class _Attempts:
 
 
 class _RayWorker:
-    """What Ray keeps in each process of the pool."""
+    """The state of each process in Ray's pool."""
 
     def __init__(self, files: Any, parts: Any, settings: JobSettings, attempts: Any) -> None:
         import ray
@@ -51,9 +51,9 @@ class _RayWorker:
     def _result(self, number: int, part: Part) -> PartResult:
         import ray
 
-        with suppress(ray.exceptions.RayError):  # whoever counts was killed, too: the work matters more
+        with suppress(ray.exceptions.RayError):  # the counter was killed, too: the work matters more
             if ray.get(self._attempts.begin.remote(number)) > _MOST_ATTEMPTS:
-                return PartResult(number, problem=f"its process died {_MOST_ATTEMPTS} times; is an image too large?")
+                return PartResult(number, problem=f"its process died {_MOST_ATTEMPTS} times; an image may be too large")
         return self._work(number, part)
 
 
@@ -65,13 +65,13 @@ def ray_results(
     address: str | None = None,
     workers: int | None = None,
 ) -> Iterator[PartResult]:
-    """The results as they become ready. Without an `address` Ray runs on this machine only, and ends with the job."""
-    # Ray reads these when it is imported.
+    """Yield the results as they finish. Without an `address`, Ray runs on this machine only and ends with the job."""
+    # Ray reads these at import.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of how Ray Data itself starts its processes
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns about Ray Data's own processes
     if address is None:
-        # On Linux Ray listens to the whole network, even if told _node_ip_address="127.0.0.1"; this is what makes it
-        # stay on the loopback address on other systems.
+        # On Linux, Ray listens on all interfaces, even with _node_ip_address="127.0.0.1"; this setting keeps it on the
+        # loopback address, as on other systems.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -100,28 +100,28 @@ def ray_results(
             reason = str(error).strip().splitlines()[-1]
             raise LabelwiseError(
                 f"the job on Ray stopped ({type(error).__name__}: {reason}); finished parts are kept, run the same "
-                "command again to go on"
+                "job again to continue"
             ) from error
 
 
 @contextmanager
 def _connected(ray: Any, address: str | None, workers: int | None) -> Iterator[None]:
-    if ray.is_initialized():  # by the program that calls us
+    if ray.is_initialized():  # by our caller
         yield
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # never one that happens to run here
+            ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # never a running cluster
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         if address is None:
-            raise LabelwiseError(f"Ray does not start on this machine ({reason})") from None
+            raise LabelwiseError(f"Ray cannot start on this machine ({reason})") from None
         raise LabelwiseError(
-            f"no Ray cluster at {address!r} lets us in ({reason}); start one with: ray start --head, and set the same "
-            "RAY_AUTH_TOKEN here and there if it asks for one"
+            f"cannot connect to a Ray cluster at {address!r} ({reason}); start one with: ray start --head, and set the "
+            "same RAY_AUTH_TOKEN on both sides if it requires one"
         ) from None
     try:
         yield

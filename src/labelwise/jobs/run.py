@@ -1,4 +1,4 @@
-"""A whole job: see what is done, do the rest, write each part when it is complete."""
+"""Run a job: find what is done, do the rest, write each part when it is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PartResult:
     content: bytes = b""  # a Parquet file
     images: int = 0
     errors: int = 0  # images that have an error instead of labels
-    problem: str | None = None  # why the part could not be done at all
+    problem: str | None = None  # why the whole part failed
 
 
 def open_tagger(
@@ -45,11 +45,13 @@ def open_tagger(
 
 
 class PartWorker:
+    """Predicts the images of a part into a Parquet file."""
+
     def __init__(self, tagger: Tagger, settings: JobSettings) -> None:
         self._tagger, self._settings = tagger, settings
 
     def __call__(self, number: int, part: Part) -> PartResult:
-        """The same part gives the same bytes, whoever does it: its batches are always cut alike."""
+        """The same part gives the same bytes in any process: its batches are always the same."""
         try:
             rows = [self._row(prediction, problem) for prediction, problem in self._predictions(part)]
         except LabelwiseError as error:
@@ -100,12 +102,14 @@ def _as_parquet(rows: list[dict[str, Any]], all_scores: bool) -> bytes:
 
 
 def _valid(name: str) -> str:
-    """Parquet holds UTF-8; bytes of a file name that are none become \\xNN."""
+    """Parquet needs UTF-8: other bytes in a file name become \\xNN."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
 class ModelFiles:
+    """The files of a model, to be sent to other machines."""
+
     contents: dict[str, bytes]
 
     @classmethod
@@ -134,7 +138,7 @@ class ModelFiles:
         return sha256(*parts).hexdigest()[:32]
 
     def unpacked(self) -> Path:
-        """A folder on this machine that holds them; written once, and shared by all workers."""
+        """Write them into a folder of the cache, once for all workers."""
         folder = cache_folder() / "models" / self.fingerprint
         for name, content in self.contents.items():
             if not (folder / name).is_file():
@@ -160,18 +164,34 @@ def run_job(
 ) -> JobSummary:
     """Predict all `parts` into the folder `out`, except those that an earlier run finished.
 
-    A part that cannot be read (a broken shard) does not keep the others from being done; it raises at the end.
-    `started` is told what is there already and how many images are to come, `advanced` each part that ended.
+    A part that cannot be read (a broken shard) does not stop the others; it raises at the end.
+
+    Args:
+        model: A run folder, a model folder, an exported model or a hub id.
+        parts: What `find_parts` gives.
+        out: A folder or any address that fsspec knows.
+        settings: What to write.
+        runner: `local`: in this process. `ray`: on Ray.
+        address: Of a Ray cluster. Default: Ray on this machine.
+        workers: Processes of Ray. Default: one per core.
+        started: Called with what is done already and the number of images to come (None: unknown).
+        advanced: Called with the result of each part.
+        say: Called with one line about the engine that was chosen.
+
+    Example:
+        >>> parts = find_parts(["photos/"])  # doctest: +SKIP
+        >>> run_job("runs/first", parts, "tags/", JobSettings(top=5))  # doctest: +SKIP
+        JobSummary(parts=20, already_there=0, images=10000, errors=3, failed={})
     """
     folder, files = JobFolder(out), ModelFiles.read(model)
     counts = [part.count for part in parts]
     if settings.engine == "auto":
-        # Scores depend in their last digits on what computes them: it is chosen once, and kept for the whole job.
+        # The last digits of scores depend on the engine: it is chosen once for the whole job.
         images = sum(count or 0 for count in counts)
         engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).family
         settings = settings.model_copy(update={"engine": engine})
-    # Opened again by its name, as every later run and every worker will: "auto" leaves PyTorch unoptimised for a few
-    # images, which differs in the last digits.
+    # Opened again by its name, as in every later run and worker: for a few images "auto" leaves PyTorch unoptimised,
+    # which gives other last digits.
     tagger = open_tagger(model, settings)
     folder.start(files.fingerprint, parts, tagger.labels, settings)
 
@@ -198,7 +218,7 @@ def run_job(
     if summary.failed:
         number, problem = min(summary.failed.items())
         raise LabelwiseError(
-            f"{len(summary.failed)} of {len(parts)} parts could not be done; part {number}: {problem}. The others are "
-            f"in {out!r}: repair the source and run the same command again"
+            f"{len(summary.failed)} of {len(parts)} parts failed; part {number}: {problem}. The others are in {out!r}; "
+            "repair the source and run the same job again"
         )
     return summary

@@ -1,4 +1,4 @@
-"""What a job is to work on, cut into parts: the same sources always give the same parts in the same order."""
+"""Split the sources of a job into parts: the same sources always give the same parts in the same order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from labelwise.jobs.parts import FilesPart, Part, ShardPart, parquet_parts
 def find_parts(
     sources: Iterable[str], *, listed: Iterable[str] = (), part_size: int = 500, column: str | None = None
 ) -> list[Part]:
-    """Folders, files, patterns (`*.tar`, `{000..099}.tar`) and addresses (`s3://…`), in their order.
+    """Split sources into parts, in their order.
 
-    Images that are files are cut into parts of `part_size`; a tar shard is one part; Parquet that holds images is
-    cut within its row groups. What is `listed` follows; of that, an image that is not there becomes a row that says
-    so, where a source that is not there is an error.
+    Args:
+        sources: Folders, files, patterns (`*.tar`, `{000..099}.tar`) and addresses (`s3://…`). A tar shard is one part;
+            a Parquet file that contains images is split within its row groups.
+        listed: More of the same, e.g. from a list file. A missing source is an error, but a missing image of this list
+            becomes a row with an error.
+        part_size: Images per part.
+        column: The image column of Parquet files. Default: found by its name.
     """
     if part_size < 1:
-        raise LabelwiseError(f"a part of {part_size} images is too small; give 1 or more")
+        raise LabelwiseError(f"part_size={part_size} is too small; give 1 or more")
     found = chain(
         chain.from_iterable(map(_files, sources)),
         chain.from_iterable([name] if _is_image(name) else _files(name) for name in listed),
@@ -40,12 +44,12 @@ def find_parts(
         else:
             parts += cast(Iterator[Part], group)
     if not parts:
-        raise LabelwiseError("there is nothing to predict: the sources hold no images")
+        raise LabelwiseError("the sources contain no images")
     return parts
 
 
 def _is_image(name: str) -> bool:
-    """Whether a name of a list means one file, which is taken for an image even if it is not there."""
+    """Whether a listed name means one image file, be it there or not."""
     if os.path.isdir(name) or file_kind(name) in ("shard", "parquet"):
         return False
     if "://" in name:
@@ -54,7 +58,7 @@ def _is_image(name: str) -> bool:
 
 
 def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | str]:
-    """An image's name, or parts of what holds many. What is neither is taken for an image: somebody named it."""
+    """The name of an image, or the parts of a container. Any other file was named on purpose: an image, too."""
     kind = file_kind(name)
     if kind == "shard":
         yield ShardPart(name)
@@ -65,14 +69,14 @@ def _entries(name: str, part_size: int, column: str | None) -> Iterator[Part | s
 
 
 def _files(source: str) -> Iterator[str]:
-    """The files that a source stands for."""
+    """The files of a source."""
     for pattern in [source] if os.path.exists(source) else expand_braces(source):
         yield from _remote(pattern) if "://" in pattern else _local(pattern)
 
 
 def _local(source: str) -> Iterable[str]:
     if os.path.isdir(source):
-        # What a job wrote into a folder among the images is no source of the next run.
+        # The output of an earlier job among the images is not a source.
         folders = ((parent, names) for parent, names in walk(source) if ABOUT not in names)
         files = (os.path.join(parent, name) for parent, names in folders for name in names)
         return _one_kind(source, files) or (str(image) for image in find_images(source))
@@ -103,27 +107,27 @@ def _remote(address: str) -> list[str]:
     except Exception as error:  # each file system has its own exceptions
         raise LabelwiseError(f"cannot list {address!r} ({type(error).__name__}: {error})") from None
     if not found:
-        raise LabelwiseError(f"{address!r} holds no images, shards or Parquet files, or does not exist")
+        raise LabelwiseError(f"{address!r} contains no images, shards or Parquet files, or does not exist")
     return [system.unstrip_protocol(name) for name in found]
 
 
 def _visible(folder: str, files: list[str]) -> list[str]:
-    """Files that are neither in a hidden folder below `folder` nor what a job wrote."""
+    """Files that are neither in a hidden folder below `folder` nor written by a job."""
     jobs = {os.path.dirname(file) for file in files if os.path.basename(file) == ABOUT}
     below = len(folder.rstrip("/"))
     return [file for file in files if os.path.dirname(file) not in jobs and "/." not in os.path.dirname(file[below:])]
 
 
 def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
-    """The shards or Parquet files of a folder, sorted; none if it holds images."""
+    """The shards or Parquet files of a folder, sorted; none if it contains images."""
     by_kind: dict[FileKind, list[str]] = {}
     for file in files:
         kind = file_kind(file)
-        if kind and not (kind == "image" and kind in by_kind):  # of images it matters only that there are some
+        if kind and not (kind == "image" and kind in by_kind):  # of images, one is enough to know
             by_kind.setdefault(kind, []).append(file)
     if len(by_kind) > 1:
         raise LabelwiseError(
-            f"the folder {folder!r} holds more than one kind of source ({', '.join(sorted(by_kind))}); name the files "
-            f"you mean, for example '{folder.rstrip('/')}/*.tar'"
+            f"the folder {folder!r} mixes several kinds of sources ({', '.join(sorted(by_kind))}); name the files, "
+            f"for example '{folder.rstrip('/')}/*.tar'"
         )
     return sorted(by_kind.get("shard", by_kind.get("parquet", [])))

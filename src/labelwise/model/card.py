@@ -1,4 +1,4 @@
-"""A model's card: a README.md with what a person, and metadata with what the hub, wants to know about it."""
+"""The card of a model: a README.md for people, with metadata for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Measured:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, of some metrics
     images: int | None = None
     label_ap: dict[str, float | None] = field(default_factory=dict)
-    chosen_on: bool = False  # the best epoch and the thresholds were chosen on the same images
+    chosen_on: bool = False  # the best epoch and the thresholds were chosen on these images
 
 
 def in_training(config: ModelConfig) -> Measured | None:
-    """What the training measured on its validation images, at the epoch that was kept."""
+    """What training measured on its validation images, at the best epoch."""
     results = config.results
     names = _RANKING if config.thresholds is not None else _RANKING + _AT_THRESHOLDS  # it measured at 0.5
     metrics = {name: float(results[name]) for name in names if results.get(name) is not None}
@@ -42,14 +42,14 @@ def in_training(config: ModelConfig) -> Measured | None:
 
 
 def in_evaluation(result: Any, config: ModelConfig, file: str) -> Measured:
-    """What `labelwise evaluate … --json FILE` wrote; an error if that was not for a model with these labels."""
+    """An evaluation that was saved as JSON; an error if it is of a model with other labels."""
     try:
         rows = {row["label"]: row for row in result["per_label"]}
         if set(rows) != set(config.labels):
             raise LabelwiseError(f"{file!r} measured other labels than the model's; evaluate this model again")
         thresholds = zip(config.labels, config.label_thresholds, strict=True)
         same = all(abs(rows[label]["threshold"] - threshold) < 1e-6 for label, threshold in thresholds)
-        names = _RANKING + _AT_THRESHOLDS if same else _RANKING  # thresholds that were only tried are not the model's
+        names = _RANKING + _AT_THRESHOLDS if same else _RANKING  # others were only tried out
         intervals = {name: tuple(result["confidence"][name]) for name in names if name in result["confidence"]}
         return Measured(
             public_source(result["data"]["source"]),
@@ -60,11 +60,11 @@ def in_evaluation(result: Any, config: ModelConfig, file: str) -> Measured:
             {label: row["AP"] for label, row in rows.items()},
         )
     except (KeyError, TypeError, AttributeError):
-        raise LabelwiseError(f"{file!r} is not what `labelwise evaluate … --json FILE` writes") from None
+        raise LabelwiseError(f"{file!r} is not a saved evaluation; write one with evaluate") from None
 
 
 def public_source(source: object) -> str:
-    """A dataset's name without the folders that it lies in: those are nobody's business.
+    """The name of a dataset without its folders, which are private.
 
     >>> public_source("voc:/home/ann/VOCdevkit"), public_source("/home/ann/photos.csv?x=1"), public_source(None)
     ('voc:VOCdevkit', 'photos.csv', 'unnamed data')
@@ -85,17 +85,25 @@ def model_card(
     training: dict[str, Any] | None = None,
     measured: Sequence[Measured] = (),
 ) -> str:
-    """The card of a model. `name` is its hub id, `training` the recipe it was trained by, as plain values."""
+    """Write the card of a model.
+
+    Args:
+        config: The model's config.
+        name: Its hub id.
+        license: Its license.
+        training: Its recipe as plain values.
+        measured: Its evaluations.
+    """
     all_measured = [*measured, *filter(None, [in_training(config)])]
     parts = [
         f"# {name.rpartition('/')[2] if name else config.backbone.name}",
         _introduction(config),
-        "## How to use it\n" + _use(config, name or "FOLDER"),
-        *(["## How good it is\n" + _metrics(all_measured)] if all_measured else []),
+        "## Usage\n" + _use(config, name or "FOLDER"),
+        *(["## Accuracy\n" + _metrics(all_measured)] if all_measured else []),
         "## Labels and thresholds\n" + _labels(config, all_measured),
-        *(["## How it was trained\n" + _training(config, training)] if training else []),
+        *(["## Training\n" + _training(config, training)] if training else []),
         "## Input\n" + _input(config),
-        "## Licence\n" + (f"`{license}`" if license else "None is stated: ask the owner before you use the model."),
+        "## License\n" + (f"`{license}`" if license else "Not stated: ask the owner before you use the model."),
     ]
     return f"---\n{_metadata(config, name, license, all_measured)}\n---\n" + "\n\n".join(parts) + "\n"
 
@@ -131,7 +139,9 @@ def _introduction(config: ModelConfig) -> str:
         "every label that applies to an image" if config.task == "multi-label" else "the one label that fits an image"
     )
     looks = ", how sure it is, and where it looked" if config.head.has_attention else ", and how sure it is"
-    return f"Says {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
+    return (
+        f"Predicts {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
+    )
 
 
 def _use(config: ModelConfig, name: str) -> str:
@@ -153,7 +163,7 @@ labelwise predict {name} photo.jpg
 labelwise serve {name}
 ```
 
-Loading runs no code of this repository: the weights are safetensors, the rest is JSON."""
+Loading runs no code from this repository: the weights are safetensors, the rest is JSON."""
 
 
 def _metrics(measured: Sequence[Measured]) -> str:
@@ -165,7 +175,7 @@ def _metrics(measured: Sequence[Measured]) -> str:
         lines.append(_row([f"{_text(one.data)}", _text(one.split) + (" ¹" if one.chosen_on else ""), images, *cells]))
     notes = ["Percent" + ("; brackets are 95 % bootstrap intervals." if any(o.intervals for o in measured) else ".")]
     if any(one.chosen_on for one in measured):
-        notes.append("¹ Measured during training on the images that the best epoch was chosen by: a little optimistic.")
+        notes.append("¹ Measured during training on the images that the best epoch was chosen on: slightly optimistic.")
     return "\n".join(lines) + "\n\n" + "\n".join(notes)
 
 
@@ -188,10 +198,10 @@ def _labels(config: ModelConfig, measured: Sequence[Measured]) -> str:
         cells = [_text(label), *([] if single else [f"{threshold:.3f}"])]
         lines.append(_row([*cells, *(["" if ap is None else f"{ap:.1f}"] if by_label else [])]))
     if single:
-        says = "The label with the highest score is the answer."
+        says = "The label with the highest score is predicted."
     else:
-        says = "A label applies where its score reaches its threshold" + (
-            ", fitted on validation images." if config.thresholds else ". None were fitted: 0.5 for all."
+        says = "A label applies if its score reaches its threshold" + (
+            ", fitted on validation images." if config.thresholds else ". None was fitted: 0.5 for all."
         )
     if len(config.labels) > _LABELS_SHOWN:
         says += f" The first {_LABELS_SHOWN:,} of {len(config.labels):,} are shown; `config.json` has all."
@@ -200,7 +210,7 @@ def _labels(config: ModelConfig, measured: Sequence[Measured]) -> str:
 
 def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
     data, model, optimizer = recipe["data"], recipe["model"], recipe["optimizer"]
-    frozen = {"backbone": "frozen", "early": "its last layers trained along"}.get(model["freeze"], "trained along")
+    frozen = {"backbone": "frozen", "early": "its last layers trained"}.get(model["freeze"], "trained")
     start = f"\n- Started from: {_text(public_source(model['start']))}" if model.get("start") else ""
     options = "".join(f", {_text(f'{key} {value}')}" for key, value in model["options"].items())
     return f"""- Data: {_text(public_source(data["source"]))}, split {_text(data["train"])}
@@ -217,11 +227,11 @@ def _input(config: ModelConfig) -> str:
     ways = {
         "squash": "the whole image, both sides resized",
         "crop": f"the centre, after the shorter side was resized to {expects.shorter_side}",
-        "pad": "the whole image, grey bars at the shorter sides",
+        "pad": "the whole image, padded with grey",
     }
     return (
         f"RGB, {expects.size} x {expects.size} pixels: {ways[expects.resize]} ({expects.interpolation}); scaled to "
-        f"0..1, minus mean {expects.mean}, by deviation {expects.std}. labelwise does this itself."
+        f"0..1, minus mean {expects.mean}, divided by {expects.std}. labelwise does this itself."
     )
 
 
@@ -230,7 +240,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Any name as plain text in a table of Markdown.
+    """Escape a name for a Markdown table.
 
     >>> _text("a|b\\n<i>*x*")
     'a&#124;b &lt;i&gt;\\\\*x\\\\*'

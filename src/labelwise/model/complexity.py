@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of a model, part by part, without computing anything: on torch's meta device."""
+"""Parameters and multiply-adds of a model, part by part, counted on torch's meta device without computing anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise.model.model import LabelModel
 
-# Inside these parts a batched product multiplies two activations: queries with keys, weights with values.
+# In these parts, a batched product multiplies two activations: queries with keys, weights with values.
 _ATTENTION_PARTS = {"backbone", "tokens", "decoder"}
 _ATTENTION_OPS = ("bmm", "baddbmm", "scaled_dot_product")
 
@@ -20,7 +20,7 @@ _ATTENTION_OPS = ("bmm", "baddbmm", "scaled_dot_product")
 @dataclass(frozen=True)
 class PartComplexity:
     parameters: int
-    macs: int  # multiply-adds of everything: convolutions, linear layers and both products of every attention
+    macs: int  # multiply-adds of everything: convolutions, linear layers, both products of every attention
     macs_without_attention: int  # the same without the products inside attention, as some papers count
 
 
@@ -43,9 +43,9 @@ class Complexity:
 
 
 def measure_complexity(model: LabelModel, size: int | None = None) -> Complexity:
-    """Count for one image of `size` x `size` pixels (default: the model's own input size)."""
+    """Count for one image of `size` x `size` pixels; default: the model's input size."""
     size = size or model.config.preprocessing.size
-    # Neither values nor gradients matter, so a copy without storage will do; the model itself stays untouched.
+    # Neither values nor gradients matter, so a copy without storage is enough; the model does not change.
     hollow = copy.deepcopy(model).requires_grad_(False).eval().to("meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         hollow(torch.empty(1, 3, size, size, device="meta"))
@@ -58,7 +58,7 @@ def measure_complexity(model: LabelModel, size: int | None = None) -> Complexity
 
 
 def _rest(head: nn.Module, flops: dict[str, dict[Any, int]], parts: list[PartComplexity]) -> PartComplexity:
-    """What a head holds and computes itself, outside of its parts."""
+    """The head's own parameters and computation, outside of its parts."""
     macs = sum(flops.get("LabelModel.head", {}).values()) // 2 - sum(part.macs for part in parts)
     return PartComplexity(sum(p.numel() for p in head.parameters(recurse=False)), macs, macs)
 

@@ -1,4 +1,4 @@
-"""Everything a model is beside its tensors."""
+"""The config of a model: everything besides its tensors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from labelwise.words import WordsConfig
 
 
 class ModelConfig(TaggerConfig):
-    """What `config.json` in a model folder holds."""
+    """The content of `config.json` in a model folder: a `TaggerConfig`, and what building the network needs.
+
+    Attributes:
+        backbone: The timm backbone.
+        head: The head; its `kind` says which.
+        words: Where word vectors came from; those of new labels come from there, too.
+        results: Headline metrics of the training, and the data they were measured on.
+    """
 
     backbone: BackboneConfig
-    head: AnyHeadConfig  # its `kind` says which
-    words: WordsConfig | None = None  # where word vectors came from, and those of new labels can come from
-    results: dict[str, Any] = Field(default_factory=dict)  # headline metrics and the data they were measured on
+    head: AnyHeadConfig
+    words: WordsConfig | None = None
+    results: dict[str, Any] = Field(default_factory=dict)
 
 
 def relabelled_config(config: ModelConfig, labels: Sequence[str]) -> ModelConfig:
-    """`config` for other labels. Known ones keep their thresholds; the fitted ones' median stands in for the others:
-    it knows on which scale this model's scores are, which 0.5 does not. Results speak of the old labels."""
+    """`config` for other labels. Known labels keep their thresholds; new ones get the median, which fits the scale of
+    this model's scores better than 0.5. Results of other labels are dropped."""
     if isinstance(labels, str):  # a sequence of letters
         raise LabelwiseError(f"labels must be a list of names: [{labels!r}]")
     thresholds = None

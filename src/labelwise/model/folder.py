@@ -22,34 +22,13 @@ from labelwise.core.files import atomic_write, replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
 
-
-def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """The tensors to save instead of a model's own, and whether its backbone is left out.
-
-    Matrices become 16-bit floats; vectors (biases, norms, running statistics) are small and stay exact. A backbone that
-    still has the weights of an installed package is left out: whoever loads the model takes them from there.
-    """
-    installed = package_tensors(backbone) if in_package(backbone.name) else {}
-    left_out = bool(installed) and all(torch.equal(tensor, state[name].cpu()) for name, tensor in installed.items())
-    return {name: _half(state[name]) for name in state if not (left_out and name in installed)}, left_out
-
-
-def package_tensors(backbone: BackboneConfig) -> dict[str, Tensor]:
-    """A backbone's tensors as an installed package has them, by their names in a model."""
-    return {f"backbone.{name}": tensor for name, tensor in Backbone(backbone, "package").state_dict().items()}
-
-
-def _half(tensor: Tensor) -> Tensor:
-    return tensor.half() if tensor.is_floating_point() and tensor.dim() > 1 else tensor
-
-
-FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+FORMAT = 1  # raised when older versions cannot read what this one writes
 _IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not about the model
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def replace_model_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Replace a model folder atomically. Files that somebody has put beside the model stay there."""
+    """Replace a model folder atomically. Other files in it stay."""
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
         raise LabelwiseError(f"{str(folder)!r} exists and is not a model folder; choose another folder or empty it")
     replace_folder(folder, write, replaced=lambda name: name in (CONFIG, CARD) or name.startswith("model."))
@@ -58,7 +37,7 @@ def replace_model_folder(folder: Path, write: Callable[[Path], None]) -> None:
 def write_files(
     folder: Path, config: ModelConfig, state: Mapping[str, Tensor], *, backbone_in_package: bool = False
 ) -> None:
-    """`backbone_in_package`: the state has no backbone, because an installed package has just the same (compact.py)."""
+    """Write weights, config and card. `backbone_in_package`: the state has no backbone, see `compacted`."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     atomic_write(folder / WEIGHTS, lambda draft: save_file(tensors, draft, metadata={"format": "pt"}))
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
@@ -84,22 +63,41 @@ def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConf
     return folder, config, tensors
 
 
-def find_folder(source: str | Path, **hub_options: Any) -> Path:
-    """The folder that holds the model: `source` itself, `model/` of a run folder, or a hub repository's snapshot."""
+def find_folder(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
+) -> Path:
+    """The folder of a model: `source` itself, `model/` of a run folder, or the snapshot of a hub repository."""
     path = Path(source)
     for candidate in (path, path / "model"):
         if (candidate / CONFIG).is_file():
             return candidate
     if path.exists():
-        raise LabelwiseError(f"{str(source)!r} holds no model: neither {CONFIG} nor model/{CONFIG} is there")
+        raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
     try:
-        return Path(snapshot_download(str(source), allow_patterns=[CONFIG, WEIGHTS, CARD], **hub_options))
+        return Path(
+            snapshot_download(
+                str(source),
+                revision=revision,
+                token=token,
+                cache_dir=cache_dir,
+                local_files_only=local_files_only,
+                force_download=force_download,
+                allow_patterns=[CONFIG, WEIGHTS, CARD],
+            )
+        )
     except HFValidationError:
         raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         reason = " ".join(str(error).split())[:160]
         raise LabelwiseError(
-            f"no model {str(source)!r}: no such folder, and the hub did not give it ({type(error).__name__}: {reason})"
+            f"no model {str(source)!r}: there is no such folder, and the hub did not deliver it "
+            f"({type(error).__name__}: {reason})"
         ) from None
 
 
@@ -107,10 +105,10 @@ def read_config(folder: Path) -> ModelConfig:
     where, content = str(folder / CONFIG), _read_content(folder)
     if "export" in content:
         raise LabelwiseError(
-            f"{str(folder)!r} is an exported model, for labelwise predict and evaluate; name the one it was made from"
+            f"{str(folder)!r} is an exported model, which only predicts; load the model that it was made from"
         )
     if not isinstance(content.get("format"), int):
-        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+        raise LabelwiseError(f"{where!r} is not the config of a labelwise model: it has no format")
     content.pop(_IN_PACKAGE, None)
     made_with = content.pop("made_with", {})
     if content.pop("format") > FORMAT:
@@ -129,5 +127,25 @@ def _read_content(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LabelwiseError(f"{where!r} is damaged ({error}); copy the model folder again") from None
     if not isinstance(content, dict):
-        raise LabelwiseError(f"{where!r} is not a labelwise model's config: it states no format")
+        raise LabelwiseError(f"{where!r} is not the config of a labelwise model: it has no format")
     return content
+
+
+def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The tensors to save instead of a model's own, and whether its backbone is left out.
+
+    Matrices become 16-bit floats; vectors (biases, norms, running statistics) are small and stay exact. A backbone that
+    still has the weights of an installed package is left out; loading takes them from there.
+    """
+    installed = package_tensors(backbone) if in_package(backbone.name) else {}
+    left_out = bool(installed) and all(torch.equal(tensor, state[name].cpu()) for name, tensor in installed.items())
+    return {name: _half(state[name]) for name in state if not (left_out and name in installed)}, left_out
+
+
+def package_tensors(backbone: BackboneConfig) -> dict[str, Tensor]:
+    """A backbone's tensors as an installed package has them, by their names in a model."""
+    return {f"backbone.{name}": tensor for name, tensor in Backbone(backbone, "package").state_dict().items()}
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() and tensor.dim() > 1 else tensor

