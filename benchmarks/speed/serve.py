@@ -205,7 +205,7 @@ def _offline(tagger: Tagger, paths: list[str], batch: int) -> tuple[Scores, floa
 
 def _under_load(server: Server, paths: list[str], clients: int, seconds: float) -> Load:
     order = {"port": server.port, "paths": paths, "clients": clients, "seconds": _WARM_UP + seconds}
-    command = [sys.executable, "-P", "-m", "benchmarks.speed.serve_client"]
+    command = [sys.executable, str(Path(__file__).with_name("serve_client.py"))]
     with tempfile.TemporaryFile("w+") as order_file, tempfile.TemporaryFile("w+") as seen_file:
         json_module.dump(order, order_file)
         order_file.seek(0)

@@ -106,7 +106,7 @@ def test_evaluate_takes_runs_models_and_tables_and_changes_none(place: Path) -> 
     model = lw.load_model(place / "run")
     by_path = lw.evaluate(str(place / "run"), table, **options)  # type: ignore[arg-type]
     by_model = lw.evaluate(model, table, **options)  # type: ignore[arg-type]
-    by_default = lw.evaluate(place / "run", **options)  # type: ignore[arg-type]  # the run's own data
+    by_default = lw.evaluate(lw.Run(place / "run"), **options)  # type: ignore[arg-type]  # the run's own data
     assert by_path.scores.mAP == by_model.scores.mAP == by_default.scores.mAP
     before = model.config
     with pytest.warns(UserWarning, match="both fitted and measured on"):
@@ -131,7 +131,7 @@ def test_predict_gives_what_the_command_prints(place: Path, capsys: pytest.Captu
 
 
 def test_predict_takes_models_in_memory_and_writes_files(place: Path, tmp_path: Path) -> None:
-    tagger, model = lw.load(place / "run"), lw.load_model(place / "run")
+    tagger, model = lw.load(lw.Run(place / "run")), lw.load_model(place / "run")
     several = [lw.predict(images(place), source) for source in (place / "run", tagger, model)]
     for one, other in zip(several[0], several[1], strict=True):
         assert one.all_scores == pytest.approx(other.all_scores)

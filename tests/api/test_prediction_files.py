@@ -147,5 +147,5 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
 
 
 def test_resume_without_a_file_asks_for_one(tmp_path: Path) -> None:
-    with pytest.raises(LabelwiseError, match="add --json, --csv or --sidecar"):
+    with pytest.raises(LabelwiseError, match="no file to resume"):
         predict("owner/name", str(tmp_path), resume=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -113,6 +114,8 @@ def evaluate(
     if hidden and engine not in ("auto", "torch"):
         raise LabelwiseError(f"engine {engine} cannot run unseen labels", options={"engine": "torch"})
     config = full_config(network)
+    if isinstance(model, Tagger):  # it may have been loaded with another threshold
+        config = config.model_copy(update={"thresholds": tuple(model.thresholds.values())})
     # Before the work, not after it.
     labels = seen_and_unseen(network, hidden) if isinstance(network, LabelModel) else config.labels
     match_labels(table, labels, ignore_extra=ignore_extra_labels)
@@ -199,7 +202,7 @@ def _open(model: Any, engine: EngineName) -> LabelModel | ExportedModel:
 def _data(data: str | Path | LabelTable | None, model: Any) -> str | Path | LabelTable:
     if data is not None:
         return data
-    run = find_run(model_path(model)) if model is None or isinstance(model, str | Path | Run) else None
+    run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
     source = None if run is None else load_recipe(run / RECIPE).data.source
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
@@ -210,7 +213,7 @@ def _saved_to(model: Any) -> Path:
     """The folder that takes what was fitted."""
     if model is None:
         raise LabelwiseError("the bundled tagger stays as it is; name a model of your own to save to")
-    if not isinstance(model, str | Path | Run) or not Path(model_path(model)).exists():
+    if not isinstance(model, str | os.PathLike) or not Path(model).exists():
         raise LabelwiseError(f"saving needs a model folder on this machine; {model_name(model)!r} is not one")
     return find_folder(model_path(model))
 
@@ -223,7 +226,7 @@ def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) ->
         if isinstance(given, str):
             return unseen_labels(table, FROM_DATA if given == FROM_DATA else label_list(given))
         return unseen_labels(table, list(given))
-    run = find_run(model_path(model)) if isinstance(model, str | Path | Run) else None
+    run = find_run(model_path(model)) if isinstance(model, str | os.PathLike) else None
     if run is None:
         return ()
     wanted = load_recipe(run / RECIPE).data.unseen or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +16,15 @@ if TYPE_CHECKING:
     from labelwise.training.run import Run
 
 
-def model_path(model: str | Path | Run | None) -> str:
+def model_path(model: str | os.PathLike[str] | None) -> str:
     """The folder or hub id of a model that is not in memory; the bundled tagger's for None."""
     if model is None:
         return str(default_model())
-    if isinstance(model, str | Path):
-        return str(model)
-    folder = getattr(model, "folder", None) or getattr(model, "model_folder", None)  # of a Run
-    if folder is None:
-        raise LabelwiseError(
-            f"a {type(model).__name__} is not a model here; give a run, a model folder or a hub id like 'owner/name'"
-        )
-    return str(folder)
+    if isinstance(model, str | os.PathLike):  # a Run is one, too
+        return os.fspath(model)
+    raise LabelwiseError(
+        f"a {type(model).__name__} is not a model here; give a run, a model folder or a hub id like 'owner/name'"
+    )
 
 
 def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
@@ -42,19 +40,19 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
 
 def open_table(data: str | Path | LabelTable, model: object = None) -> LabelTable:
     """A dataset; one without splits gets those that the training of `model` made, if that is on disk."""
-    from labelwise.training.run import Run, with_splits_of_run
+    from labelwise.training.run import with_splits_of_run
 
     table = data if isinstance(data, LabelTable) else open_data(data)
-    return with_splits_of_run(table, model_path(model)) if isinstance(model, str | Path | Run) else table
+    return with_splits_of_run(table, os.fspath(model)) if isinstance(model, str | os.PathLike) else table
 
 
 def model_name(model: object) -> str:
     """What results call a model."""
     if model is None:
         return "the bundled tagger"
-    if isinstance(model, str | Path):
-        return str(model)
-    return str(getattr(model, "source", None) or getattr(model, "folder", None) or type(model).__name__)
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    return str(getattr(model, "folder", None) or type(model).__name__)  # an exported model has a folder
 
 
 def require(**numbers: tuple[float | None, float]) -> None:

@@ -5,6 +5,7 @@ Nothing here imports PyTorch before the model asks for it: an exported model pre
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -139,6 +140,7 @@ def predict_stream(
     found: Iterable[Any] = find_images(images)
     total = None
     if not isinstance(images, Iterator):
+        check_paths(images if isinstance(images, list | tuple) else [images])
         found = list(found)
         total = len(found)
     sidecars = None
@@ -268,7 +270,7 @@ def open_tagger(
         if labels is not None or threshold is not None or engine not in (None, "auto"):
             raise LabelwiseError("a loaded tagger keeps its labels, threshold and engine; give them to lw.load")
         return model
-    if model is not None and not isinstance(model, str | Path) and hasattr(model, "with_labels"):  # a LabelModel
+    if model is not None and not isinstance(model, str | os.PathLike):  # in memory
         network: Any = model if labels is None else model.with_labels(labels)
         if engine in (None, "auto"):
             return Tagger(network, threshold=threshold)
@@ -293,6 +295,14 @@ def _name(image: Any) -> str:
     if not isinstance(image, str | Path):
         raise LabelwiseError("results can be written to files only for images that have a name: give paths")
     return str(image)
+
+
+def check_paths(paths: Iterable[Any]) -> None:
+    """An error for the first path that leads nowhere; patterns and URLs are looked up when they are opened."""
+    for path in paths:
+        if isinstance(path, str | Path) and not os.path.exists(path):
+            if "://" not in str(path) and not glob.has_magic(str(path)):
+                raise LabelwiseError(f"no such file or folder: {str(path)!r}")
 
 
 def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -234,14 +235,12 @@ def _sweep_report(finished: Sequence[Outcome], out: Path, split: str, say: Calla
 
 
 def _path(source: object) -> str:
-    if isinstance(source, Run):
-        return str(source.folder or source.model_folder)
     if isinstance(source, LabelTable):
         raise LabelwiseError(
             "training reads its data from a path, so that its recipe can be run again; write the table to a manifest "
             "first (lw.data.write_manifest)"
         )
-    return str(source)
+    return os.fspath(source) if isinstance(source, os.PathLike) else str(source)
 
 
 def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

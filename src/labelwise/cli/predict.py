@@ -111,13 +111,11 @@ def predict(
             batch_size=batch_size,
         )
         return
-    from labelwise.api.prediction import check_targets
+    from labelwise.api.prediction import check_paths, check_targets
 
-    paths_only = (path for path in sources if not ("://" in path or glob.has_magic(path)))
-    missing = next((path for path in paths_only if not os.path.exists(path)), None)
-    if missing is not None:
-        raise LabelwiseError(f"no such file or folder: {missing!r}")
-    check_targets({"json": json_file, "csv": csv_file}, [*sources, *([from_file] if from_file else [])])
+    if path_list is not None:  # what a function that gets an iterator cannot see
+        check_paths(sources)
+        check_targets({"json": json_file, "csv": csv_file}, [*sources, *([from_file] if from_file else [])])
     stream = lw.predict_stream(
         sources if path_list is None else chain(sources, listed),
         chosen_model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    source: str | Path | None = None,
+    source: str | PathLike[str] | None = None,
     *,
     threshold: float | None = None,
     engine: EngineName | None = None,
@@ -54,7 +55,7 @@ def load(
         >>> tagger.labels[:3]
         ('aeroplane', 'bicycle', 'bird')
     """
-    source = default_model() if source is None else source
+    source = default_model() if source is None else fspath(source)
     exported = find_export(source)
     if exported is not None:
         if labels is not None:

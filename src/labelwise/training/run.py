@@ -45,7 +45,7 @@ class History(list[dict[str, Any]]):
         return html_table(columns, ([entry.get(name) for name in columns] for entry in self))
 
 
-class Run:
+class Run(os.PathLike[str]):
     """A finished training run, or a model folder or hub id without one. Opening it reads no weights.
 
     Args:
@@ -78,6 +78,10 @@ class Run:
         self.recipe: Recipe | None = load_recipe(parent / RECIPE) if is_run else None
         self.history = read_history(parent) if is_run else History()
         self.name = name or (self.folder.resolve().name if self.folder is not None else self.source)
+
+    def __fspath__(self) -> str:
+        """A run stands for its folder wherever a path is expected: `lw.load(run)`."""
+        return str(self.folder or self.model_folder)
 
     @property
     def labels(self) -> tuple[str, ...]:
