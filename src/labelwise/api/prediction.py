@@ -140,7 +140,8 @@ def predict_stream(
     found: Iterable[Any] = find_images(images)
     total = None
     if not isinstance(images, Iterator):
-        check_paths(images if isinstance(images, list | tuple) else [images])
+        if on_bad_image == "error":
+            check_paths(images if isinstance(images, list | tuple) else [images])
         found = list(found)
         total = len(found)
     sidecars = None
@@ -300,9 +301,9 @@ def _name(image: Any) -> str:
 def check_paths(paths: Iterable[Any]) -> None:
     """An error for the first path that leads nowhere; patterns and URLs are looked up when they are opened."""
     for path in paths:
-        if isinstance(path, str | Path) and not os.path.exists(path):
-            if "://" not in str(path) and not glob.has_magic(str(path)):
-                raise LabelwiseError(f"no such file or folder: {str(path)!r}")
+        name = str(path) if isinstance(path, str | Path) else ""
+        if name and not os.path.exists(name) and "://" not in name and not glob.has_magic(name):
+            raise LabelwiseError(f"no such file or folder: {name!r}")
 
 
 def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:
