@@ -1,4 +1,4 @@
-"""The tagger that comes with labelwise: what commands that need a model use when none is named."""
+"""The bundled tagger: the model that commands and functions use when none is named."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ app = App(
     name="labelwise",
     help="Multi-label image classification: every label that applies, how sure it is, and where it looked.",
     version=lambda: version("labelwise"),
-    help_format="plaintext",
+    help_format="markdown",  # joins the lines of a docstring
 )
 
 # Group, then command and what it does, in the order of `labelwise --help`.
@@ -63,6 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
     try:
+        if "--help" in words and any(words[0] in group for group in COMMANDS.values()) and words[0] != "data":
+            app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
         app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = " ".join(["labelwise", *(error.command_chain or ())])

@@ -15,7 +15,7 @@ from labelwise.core.errors import LabelwiseError
 
 AtLeastOne = Parameter(validator=validators.Number(gte=1))
 NotNegative = Parameter(validator=validators.Number(gte=0))
-Flag = Annotated[bool, Parameter(negative=())]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[list[str], Parameter(negative=())]
 
 Model = Annotated[

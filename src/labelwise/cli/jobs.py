@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, note
+from labelwise.cli.common import AtLeastOne, Flag, note
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 
@@ -50,7 +50,7 @@ class JobOptions:
     workers: Annotated[int | None, AtLeastOne] = None
     part_size: int = 500
     column: str | None = None
-    all_scores: bool = False
+    all_scores: Flag = False
 
     @property
     def given(self) -> bool:
