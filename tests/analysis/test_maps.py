@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.analysis.maps import describe, grad_cam, label_maps, maps_of
+from labelwise.analysis.maps import grad_cam, label_maps, map_caption, maps_of
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import LabelModel, create_model
 from labelwise.runtime.tagger import Tagger
@@ -113,9 +113,9 @@ def test_mistakes_are_named(hsq: LabelModel, images: torch.Tensor) -> None:
         label_maps(hsq, images, labels, head=0)
     with pytest.raises(LabelwiseError, match="neither layers nor attention heads"):
         label_maps(hsq, images, labels, method="grad-cam", layer=1)
-    with pytest.raises(LabelwiseError, match="--method grad-cam"):
+    with pytest.raises(LabelwiseError, match="method='grad-cam'"):
         label_maps(small_model("gap"), images, labels, method="attention")
     with pytest.raises(LabelwiseError, match="did you mean 'boat'"):
         maps_of(hsq, Image.new("RGB", (20, 20)), ["boot"])
-    assert describe(small_model("gap"), None, None, None) == "Grad-CAM"
-    assert describe(hsq, None, 1, 3) == "attention of layer 1, head 3"
+    assert map_caption(small_model("gap"), None, None, None) == "Grad-CAM"
+    assert map_caption(hsq, None, 1, 3) == "attention of layer 1, head 3"

@@ -192,7 +192,7 @@ def test_a_model_without_a_run_needs_data_and_keeps_its_predictions_beside_the_r
     photos: LabelTable, tmp_path: Path
 ) -> None:
     create_model("test_resnet", "gap", photos.labels, weights="none", size=64).save(tmp_path / "alone")
-    with pytest.raises(LabelwiseError, match="add --data"):
+    with pytest.raises(LabelwiseError, match="name the data to measure on"):
         runs_report([tmp_path / "alone"], tmp_path / "out")
     options = ReportOptions(data=photos.source, split="val", bootstrap=0, workers=0, images=0, progress=False)
     runs_report([tmp_path / "alone"], tmp_path / "out", options)

@@ -1,4 +1,4 @@
-"""What runs learned: their predictions kept on disk, curves, mistakes, label quality, and honest comparisons."""
+"""Numbers about runs and models: curves, mistakes, label quality, experts, maps, comparisons."""
 
 from labelwise.analysis.compare import Comparison, compare, improved_pairs, related_pairs
 from labelwise.analysis.measured import MeasuredRun, measure_runs

@@ -1,4 +1,4 @@
-"""Runs against a reference run: which labels, and which pairs of labels, get better, and what of it is luck."""
+"""Runs compared with a reference run: which labels, and pairs of labels, improve, and what is significant."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Comparison:
 
 
 def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
-    """Both have to be measured on the same images and labels, with the same number of bootstrap samples."""
+    """Compare two runs that were measured on the same images and labels, with the same bootstrap samples."""
     ours, theirs = run.evaluation.draws, reference.evaluation.draws
     if ours is None or theirs is None:
-        raise LabelwiseError("a comparison needs bootstrap samples: use --bootstrap 1000")
+        raise LabelwiseError("a comparison needs bootstrap samples", options={"bootstrap": 1000})
     gaps = run.average_precision - reference.average_precision
     labels = [
         paired_difference(float(gap), a, b)
@@ -74,8 +74,8 @@ def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
 
 
 def improved_pairs(better: int) -> int:
-    """A pair of labels is improved when both of its labels are, so k better labels make k (k - 1) / 2 pairs. It is how
-    HSQ section 4.3 counts: 15 better labels of 20, and "105 pairs".
+    """Pairs of labels of which both are better: k (k - 1) / 2 for k better labels. HSQ section 4.3 counts this way: 15
+    better labels of 20, and "105 pairs".
 
     >>> improved_pairs(15), improved_pairs(15) - improved_pairs(13)
     (105, 27)
@@ -84,17 +84,17 @@ def improved_pairs(better: int) -> int:
 
 
 def best_in(runs: Sequence[MeasuredRun]) -> list[int]:
-    """In how many labels each run has the highest average precision of all; a tie counts for each."""
+    """In how many labels each run has the highest average precision; a tie counts for each run."""
     precision = np.stack([run.average_precision for run in runs])  # [R, N]
     best = np.nanmax(np.where(np.isnan(precision), -1, precision), axis=0)
     return [int(((row == best) & ~np.isnan(row)).sum()) for row in precision]
 
 
 def related_pairs(values: Scores, targets: Targets, most: int = 4) -> list[tuple[int, int]]:
-    """The pairs of labels that a model takes for each other most: where a is present and b is not, b scores far higher
-    than where neither is. Each label is in one pair at most.
+    """The pairs of labels that a model confuses most; each label is in at most one pair.
 
-    Measured in standard deviations of b's scores where neither is present, averaged over both directions.
+    How much higher b scores where a is present and b is not than where neither is, in standard deviations of the
+    latter, averaged over both directions.
 
     >>> targets = np.repeat(np.eye(4, dtype=np.int8), 3, axis=0)
     >>> looks_alike = np.array([[5, 4, 0, 0], [4, 5, 0, 0], [0, 0, 5, 1], [0, 0, 1, 5]])
@@ -102,19 +102,19 @@ def related_pairs(values: Scores, targets: Targets, most: int = 4) -> list[tuple
     >>> related_pairs(np.repeat(looks_alike, 3, axis=0) + noise, targets, most=1)
     [(0, 1)]
     """
-    likeness = _likeness(values.astype(np.float64), targets)
-    ranked = sorted(combinations(range(targets.shape[1]), 2), key=lambda pair: -likeness[pair])
+    confusion = _confusion(values.astype(np.float64), targets)
+    ranked = sorted(combinations(range(targets.shape[1]), 2), key=lambda pair: -confusion[pair])
     found: list[tuple[int, int]] = []
     taken: set[int] = set()
     for pair in ranked:
-        if len(found) < most and likeness[pair] > 0 and not taken.intersection(pair):
+        if len(found) < most and confusion[pair] > 0 and not taken.intersection(pair):
             found.append(pair)
             taken.update(pair)
     return found
 
 
-def _likeness(values: Doubles, targets: Targets) -> Doubles:
-    """[N, N], symmetric; 0 where there is nothing to go by."""
+def _confusion(values: Doubles, targets: Targets) -> Doubles:
+    """How much each two labels are confused, [N, N], symmetric; 0 with too few images."""
     present, absent = (targets == 1).astype(np.float64), (targets == 0).astype(np.float64)
 
     def mean(where_a: Doubles, what: Doubles) -> tuple[Doubles, Doubles]:
@@ -133,7 +133,7 @@ def _likeness(values: Doubles, targets: Targets) -> Doubles:
 
 
 def named_pairs(pairs: Sequence[str], labels: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs as a user writes them.
+    """Indices of pairs such as `cow,horse`.
 
     >>> named_pairs(["cow,horse"], ["cat", "cow", "horse"])
     [(1, 2)]
@@ -142,7 +142,7 @@ def named_pairs(pairs: Sequence[str], labels: Sequence[str]) -> list[tuple[int, 
     for pair in pairs:
         names = [name.strip() for name in pair.split(",")]
         if len(names) != 2 or names[0] == names[1]:
-            raise LabelwiseError(f"--pair {pair!r}: name two labels with a comma between them, as in cow,horse")
+            raise LabelwiseError(f"pair {pair!r}: name two labels with a comma between them, as in cow,horse")
         for name in names:
             if name not in labels:
                 raise unknown_name("label", name, labels)
@@ -151,7 +151,7 @@ def named_pairs(pairs: Sequence[str], labels: Sequence[str]) -> list[tuple[int, 
 
 
 def difference_as_dict(difference: Difference) -> dict[str, Any]:
-    """As percentages."""
+    """A difference as percentages; None if it is undefined."""
     undefined = np.isnan(difference.value) or np.isnan(difference.p)
     low, high = difference.interval.low, difference.interval.high
     return {

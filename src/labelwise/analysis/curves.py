@@ -1,4 +1,4 @@
-"""Curves behind the numbers: precision against recall, one threshold for all labels, and calibration."""
+"""What is behind the metrics: precision-recall curves, a common threshold, calibration, co-occurrence, mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Points = list[tuple[float, float]]
 
 
 def precision_recall_curve(values: Scores, targets: Targets, points: int = 60) -> Points:
-    """(recall, precision) of one label [M] from its best score down; at most about `points` of them, the ends included.
+    """(recall, precision) of one label [M] by descending threshold, thinned to about `points`, with both ends.
+
     Empty without a positive. The area under its steps is the average precision.
 
     >>> precision_recall_curve(np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, -1], np.int8))
@@ -29,14 +30,14 @@ def precision_recall_curve(values: Scores, targets: Targets, points: int = 60) -
     order = np.argsort(-scores, kind="stable")
     ranked, found = scores[order], positive[order].cumsum()
     ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # equal scores are one threshold
-    ends = ends[: np.searchsorted(found[ends], found[-1]) + 1]  # nothing is left to find behind the last positive
+    ends = ends[: np.searchsorted(found[ends], found[-1]) + 1]  # recall is 1 from the last positive on
     recall, precision = found[ends] / found[-1], found[ends] / (ends + 1)
     kept = _thinned(recall, points)
     return list(zip(recall[kept].tolist(), precision[kept].tolist(), strict=True))
 
 
 def _thinned(recall: Doubles, points: int) -> NDArray[np.int64]:
-    """Places of at most about `points` steps, evenly along the recall."""
+    """Indices of about `points` steps, evenly along the recall."""
     if len(recall) <= points:
         return np.arange(len(recall))
     places = np.searchsorted(recall, np.linspace(recall[0], 1, points))
@@ -45,7 +46,7 @@ def _thinned(recall: Doubles, points: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class CommonThreshold:
-    """What one threshold for all labels would give: overall fractions, [T] each."""
+    """Overall precision, recall and F1 with one threshold for all labels, as fractions [T]."""
 
     thresholds: Doubles
     precision: Doubles  # NaN where nothing is predicted
@@ -73,7 +74,7 @@ def common_threshold(scores: Doubles, targets: Targets, steps: int = 50) -> Comm
 
 
 def best_f1(values: Scores, targets: Targets) -> float:
-    """The F1 of one label [M] at the threshold that would have been best on these images; NaN without a positive.
+    """The F1 of one label [M] at the best threshold for these images; NaN without a positive.
 
     >>> best_f1(np.array([0.9, 0.8, 0.7]), np.array([1, 0, 1], np.int8))
     0.8
@@ -87,13 +88,15 @@ def best_f1(values: Scores, targets: Targets) -> float:
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    score: float  # mean of the scores in it
-    share: float  # of them that are right
+    """Scores in one bin of a reliability diagram."""
+
+    score: float  # mean
+    share: float  # of correct ones
     entries: int
 
 
 def reliability(scores: Doubles, targets: Targets, bins: int = 15) -> list[ReliabilityBin]:
-    """Do scores mean what they say? The bins of `expected_calibration_error`, without the empty ones.
+    """A reliability diagram: the bins of `expected_calibration_error`, without the empty ones.
 
     >>> reliability(np.array([[0.9], [0.9], [0.1]]), np.array([[1], [0], [0]], np.int8))[1]
     ReliabilityBin(score=0.9, share=0.5, entries=2)
@@ -111,15 +114,15 @@ def reliability(scores: Doubles, targets: Targets, bins: int = 15) -> list[Relia
 
 @dataclass(frozen=True)
 class CoOccurrence:
-    """Row a, column b: of the images with a, the share that also has b. NaN for a label that never occurs."""
+    """Row a, column b: the share of the images with a that also have b. NaN for a label that never occurs."""
 
-    columns: NDArray[np.int64]  # [n] which labels: the most frequent, in their own order
+    columns: NDArray[np.int64]  # [n] the most frequent labels, in their own order
     truth: Doubles  # [n, n]
     predicted: Doubles  # [n, n]
     images_with: NDArray[np.int64]  # [n] in truth
 
     def surprises(self, least: int = 10) -> list[tuple[int, int, float, float]]:
-        """(a, b, truth, predicted) by how much they differ, for labels with at least `least` images."""
+        """(a, b, truth, predicted), largest difference first, for labels with at least `least` images."""
         gap = np.abs(self.predicted - self.truth)
         gap[self.images_with < least] = np.nan
         np.fill_diagonal(gap, np.nan)
@@ -131,8 +134,9 @@ class CoOccurrence:
 
 
 def co_occurrence(targets: Targets, predicted: NDArray[np.bool_], most: int = 30) -> CoOccurrence:
-    """Of the `most` frequent labels. Images where one of the two is unknown are left out on both sides, so that the
-    two numbers are about the same images.
+    """Co-occurrence of the `most` frequent labels, in the ground truth and in the predictions.
+
+    Images in which one of the two labels is unknown are left out of both.
 
     >>> targets = np.array([[1, 1], [1, 0], [0, 0]], np.int8)
     >>> found = co_occurrence(targets, targets[:, ::-1] == 1)
@@ -154,19 +158,21 @@ def co_occurrence(targets: Targets, predicted: NDArray[np.bool_], most: int = 30
 
 @dataclass(frozen=True)
 class Mistake:
+    """A wrong decision about one label of one image."""
+
     image: str
     label: str
     kind: Literal["false positive", "miss"]
     score: float
     threshold: float
-    present: tuple[str, ...]  # what is in the picture
+    present: tuple[str, ...]  # the image's labels
 
 
 def worst_mistakes(
     run: MeasuredRun, kind: Literal["false positive", "miss"], most: int, per_label: int = 3
 ) -> list[Mistake]:
-    """Furthest on the wrong side of their thresholds first. At most `per_label` of one label: otherwise the hardest
-    label would fill the list."""
+    """The wrong decisions that are furthest from their thresholds, at most `per_label` of one label: otherwise the
+    hardest label would fill the list."""
     wrong = run.predicted & (run.targets == 0) if kind == "false positive" else ~run.predicted & (run.targets == 1)
     rows, columns = np.nonzero(wrong)
     margin = np.abs(run.logits - logit_thresholds(run.config))[rows, columns]

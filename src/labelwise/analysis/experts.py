@@ -1,8 +1,8 @@
-"""Which experts each label relies on: HSQ's gates in numbers (figure 5 of the paper, and what it leaves open)."""
+"""Which experts each label relies on: the gates of HSQ in numbers (figure 5 of the paper), and clusters of labels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -22,15 +22,17 @@ from labelwise.training.run import read_gates
 
 
 class Merge(NamedTuple):
-    """Two clusters become one. Things are numbered 0 to n-1; merge i makes cluster n + i."""
+    """Two clusters become one. Items are numbered 0 to n - 1; merge i makes cluster n + i."""
 
     left: int
     right: int
-    distance: float  # mean over all pairs of things, one from each side
+    distance: float  # mean over all pairs of items, one from each side
 
 
 def average_linkage(distances: Doubles) -> list[Merge]:
-    """The n - 1 merges of n things from their distances [n, n], nearest first.
+    """Average linkage: the n - 1 merges of n items from their distances [n, n], nearest first.
+
+    What scipy's `linkage(..., "average")` gives; scipy is not a dependency of labelwise.
 
     >>> average_linkage(np.array([[0, 1, 5], [1, 0, 7], [5, 7, 0]], float))
     [Merge(left=0, right=1, distance=1.0), Merge(left=2, right=3, distance=6.0)]
@@ -52,25 +54,33 @@ def average_linkage(distances: Doubles) -> list[Merge]:
 
 
 def leaf_order(merges: list[Merge]) -> list[int]:
-    """The things in an order in which every cluster stands together: how to arrange rows beside the tree.
+    """The items in an order in which every cluster is contiguous: the order of rows beside a dendrogram.
 
     >>> leaf_order([Merge(0, 3, 1.0), Merge(1, 4, 2.0), Merge(2, 5, 3.0)])
     [2, 1, 0, 3]
     """
-    things = len(merges) + 1
-    members: list[list[int]] = [[thing] for thing in range(things)]
+    members: list[list[int]] = [[item] for item in range(len(merges) + 1)]
     for merge in merges:
         members.append(members[merge.left] + members[merge.right])
     return members[-1]
 
 
-DEAD = 0.1  # an expert that gets less than this share of its even part, from every label that may use it, is dead
+DEAD = 0.1  # an expert is dead if every label that may use it gives it less than this share of an equal part
 
 
 @dataclass(frozen=True)
 class ExpertUse:
-    """Mean gate weights over some images. Columns are in the order of the paper's figure: the shared experts first,
-    then each label's own. Every row sums to 1.
+    """Mean gate weights over some images.
+
+    Columns are in the order of the paper's figure: the shared experts first, then the label's own. Rows sum to 1.
+
+    Attributes:
+        names: K names: the labels, or the labels of each group.
+        weights: [layers, K, n_s + n_t].
+        shared_experts: n_s.
+        images: How many images the mean is over.
+        data: Which images, for captions.
+        history: (epoch, weights on the validation images), if the training recorded them.
 
     >>> use = ExpertUse(("cat", "dog"), np.array([[[0.5, 0.01, 0.49], [0.3, 0.02, 0.68]]]), shared_experts=2)
     >>> use.experts, use.dead(0), [round(float(load), 3) for load in use.load(0)]
@@ -79,12 +89,12 @@ class ExpertUse:
     (0.224, 0.928, 0.585)
     """
 
-    names: tuple[str, ...]  # K: the labels, or the labels of each group
-    weights: Doubles  # [layers, K, n_s + n_t]
-    shared_experts: int  # n_s
-    images: int = 0  # how many the mean is over
-    data: str = ""  # what images, for captions
-    history: tuple[tuple[int, Doubles], ...] = ()  # (epoch, weights on the validation images), if it was recorded
+    names: tuple[str, ...]
+    weights: Doubles
+    shared_experts: int
+    images: int = 0
+    data: str = ""
+    history: tuple[tuple[int, Doubles], ...] = ()
 
     @property
     def layers(self) -> int:
@@ -106,20 +116,20 @@ class ExpertUse:
         return mean
 
     def own_share(self, layer: int) -> float:
-        """How much of the weight goes to the labels' own experts, averaged over the labels."""
+        """The share of the weight that goes to the labels' own experts, averaged over the labels."""
         return float(self.load(layer)[self.shared_experts :].sum())
 
     def evenness(self, layer: int) -> float:
-        """How evenly the shared experts are used: the entropy of their loads, 1 if all equal, 0 if one has all."""
+        """Normalised entropy of the shared experts' loads: 1 if all are equal, 0 if one has all."""
         return evenness(self.load(layer)[: self.shared_experts])
 
     def variation(self, layer: int) -> float:
-        """The coefficient of variation (deviation / mean) of the shared experts' loads: 0 if all are equal."""
+        """Coefficient of variation of the shared experts' loads: 0 if all are equal."""
         shared = self.load(layer)[: self.shared_experts]
         return float(shared.std() / shared.mean()) if len(shared) and shared.mean() > 0 else 0.0
 
     def dead(self, layer: int) -> list[str]:
-        """Experts that do next to nothing: a shared one if every label gives it less than a tenth of an even part
+        """Experts that are hardly used: a shared one if every label gives it less than a tenth of an equal part
         1 / (n_s + n_t), a label's own one if that label does."""
         unused = self.weights[layer] < DEAD / self.weights.shape[2]  # [K, n_s + n_t]
         shared = [name for name, never in zip(self.experts, unused.all(axis=0), strict=True) if never]
@@ -132,26 +142,28 @@ class ExpertUse:
         return shared + own
 
     def distances(self, layer: int) -> Doubles:
-        """How differently each two labels use the shared experts, [K, K]: the part of their weight (each label's shared
-        weights scaled to sum 1) that lies on different experts. 0: the same mixture; 1: not one expert in common."""
+        """Total variation distance of the labels' shared weights (each scaled to sum 1), [K, K].
+
+        0: the same mixture of experts; 1: no expert in common.
+        """
         shared = self.weights[layer][:, : self.shared_experts]
         mixtures = shared / np.maximum(shared.sum(axis=1, keepdims=True), 1e-12)
-        # Row by row: all pairs at once would need K x K x n_s numbers.
+        # Row by row: all pairs at once would take K x K x n_s numbers.
         rows = [np.abs(mixtures - row).sum(axis=1) / 2 for row in mixtures]
         return np.stack(rows)
 
     def tree(self, layer: int) -> list[Merge]:
-        """Labels that share experts, clustered by `distances`."""
+        """The labels clustered by `distances`."""
         return average_linkage(self.distances(layer))
 
     def closest(self, layer: int, pairs: int = 8) -> list[tuple[str, str, float]]:
-        """The label pairs that share experts most, with the common part of their mixtures (1: all of it)."""
+        """The pairs of labels with the smallest distances, each with 1 - distance."""
         apart = self.distances(layer)
         found = sorted(combinations(range(len(self.names)), 2), key=lambda pair: apart[pair])[:pairs]
         return [(self.names[a], self.names[b], float(1 - apart[a, b])) for a, b in found]
 
     def to_dict(self) -> dict[str, Any]:
-        """What `labelwise explain --experts --out FILE.json` writes."""
+        """Everything as plain values, ready for JSON."""
         return {
             "data": self.data,
             "images": self.images,
@@ -176,7 +188,7 @@ class ExpertUse:
 
 
 def evenness(loads: Doubles) -> float:
-    """Entropy of the loads over its largest possible value.
+    """Entropy of the loads divided by its largest possible value.
 
     >>> evenness(np.ones(8)), round(evenness(np.array([1.0, 0.0])), 3), evenness(np.array([0.2]))
     (1.0, 0.0, 1.0)
@@ -190,42 +202,57 @@ def evenness(loads: Doubles) -> float:
 def expert_use(
     model: LabelModel, table: LabelTable, *, run: str | Path | None = None, **inference: Unpack[InferenceOptions]
 ) -> ExpertUse:
-    """Mean gate weights of `model` over all images of `table`; with the history that `run`'s training recorded."""
+    """Mean gate weights of a model over all images of a table.
+
+    Args:
+        model: A model whose head has experts.
+        table: The images.
+        run: A run folder, whose recorded history is added.
+        **inference: Options of `predict_logits`.
+    """
     shared = check_has_experts(model.config)
     with GateMeter(model.head) as meter:
         predict_logits(model, table, **inference)
-    total = meter.total()
-    assert total is not None
+    use = measured_use(model, meter)
+    assert use is not None
+    return replace(use, data=table.source, history=() if run is None else _history(Path(run), shared))
+
+
+def measured_use(model: LabelModel, meter: GateMeter) -> ExpertUse | None:
+    """Expert use from what a meter has seen; None for a head without gates."""
+    total, shared = meter.total(), shared_experts(model.config)
+    if total is None or shared is None:
+        return None
     names = row_names(model.labels, model.head.label_query.cpu().numpy())
-    weights = in_figure_order(total.numpy() / meter.images, shared)
-    history = () if run is None else _history(Path(run), shared)
-    return ExpertUse(names, weights, shared, meter.images, table.source, history)
+    return ExpertUse(names, in_figure_order(total.numpy() / meter.images, shared), shared, meter.images)
 
 
 def recorded_use(run: str | Path) -> ExpertUse | None:
-    """Expert use on the validation images as the training recorded it, of the epoch that was kept: needs no images.
-    None if the head has no gates, or the run was trained without validation images or by an older version."""
+    """Expert use on the validation images as the training recorded it, of the epoch whose weights were saved.
+
+    None if the head has no gates, or if the run was trained without validation images or by an older version.
+    """
     folder = find_folder(run)
     config = read_config(folder)
     shared = shared_experts(config)
     history = () if shared is None else _history(Path(run), shared)
-    kept = next((weights for epoch, weights in history if epoch == config.results.get("epoch")), None)
-    if shared is None or kept is None:
+    saved = next((weights for epoch, weights in history if epoch == config.results.get("epoch")), None)
+    if shared is None or saved is None:
         return None
-    names = config.labels if kept.shape[1] == len(config.labels) else [f"group {k + 1}" for k in range(kept.shape[1])]
-    return ExpertUse(tuple(names), kept, shared, data="validation images", history=history)
+    names = config.labels if saved.shape[1] == len(config.labels) else [f"group {k + 1}" for k in range(saved.shape[1])]
+    return ExpertUse(tuple(names), saved, shared, data="validation images", history=history)
 
 
 def check_has_experts(config: ModelConfig) -> int:
     """n_s; an error if the head has no gates."""
     shared = shared_experts(config)
     if shared is None:
-        raise LabelwiseError("this model's head has no experts to choose among; train one with --head hsq")
+        raise LabelwiseError("this model's head has no experts to choose among; train a model with the head 'hsq'")
     return shared
 
 
 def in_figure_order(weights: NDArray[np.floating], shared: int) -> Doubles:
-    """The head lists a label's own experts first; the paper's figure, and so ours, lists them last."""
+    """The head lists a label's own experts first, the paper's figure lists them last."""
     own = weights.shape[2] - shared
     return np.concatenate([weights[..., own:], weights[..., :own]], axis=2).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""Do the maps tell the truth? Hiding where the model looked must cost more than hiding as much anywhere else."""
+"""Whether maps are faithful: hiding where the model looked must lower the score more than hiding another region."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.analysis.maps import Method, describe, label_maps
+from labelwise.analysis.maps import Method, label_maps, map_caption
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.labels import match_labels
@@ -26,28 +26,45 @@ _RESAMPLES = 2000  # for the interval
 
 @dataclass(frozen=True)
 class MaskingCheck:
-    """Mean drops of the score of a label that is in the picture, as fractions."""
+    """Mean drops of the score of a label that is present, as fractions.
 
-    maps: str  # what was checked
+    Attributes:
+        maps: What was checked.
+        images: How many images were used.
+        area: Share of the image that was hidden.
+        score: Mean score before.
+        drop_attended: Drop when the attended region is hidden.
+        drop_random: Drop when a region of the same size and shape somewhere else is hidden.
+        difference: Of the two drops.
+        low: Lower end of the 95% interval of the difference, from resampled images.
+        high: Upper end.
+        larger: Share of the images in which hiding the attended region costs more.
+    """
+
+    maps: str
     images: int
-    area: float  # share of the picture that was hidden
-    score: float  # before
-    drop_attended: float  # when the place where it looked is hidden
-    drop_random: float  # when a region of the same size and shape somewhere else is
+    area: float
+    score: float
+    drop_attended: float
+    drop_random: float
     difference: float
-    low: float  # of the difference, 95%: images resampled, both drops of an image together
+    low: float
     high: float
-    larger: float  # share of the images in which hiding the attended place costs more
+    larger: float
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
+        attended, elsewhere, difference, low, high, score = (
+            round(100 * value, 1) + 0.0  # not -0.0
+            for value in (self.drop_attended, self.drop_random, self.difference, self.low, self.high, self.score)
+        )
         return (
-            f"{self.maps}: hiding {self.area:.0%} of the picture where the model looked lowers the score by "
-            f"{100 * self.drop_attended:.1f} points, hiding as much elsewhere by {100 * self.drop_random:.1f}; "
-            f"difference {100 * self.difference:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f}, 95%), larger in "
-            f"{self.larger:.0%} of {self.images} images (mean score {100 * self.score:.1f})"
+            f"{self.maps}: hiding {self.area:.0%} of the image where the model looked lowers the score by "
+            f"{attended:.1f} points, hiding as much elsewhere by {elsewhere:.1f}; difference {difference:.1f} "
+            f"({low:.1f} to {high:.1f}, 95%), larger in {self.larger:.0%} of {self.images} images "
+            f"(mean score {score:.1f})"
         )
 
 
@@ -66,20 +83,34 @@ def masking_check(
     workers: int = 2,
     progress: bool = True,
 ) -> MaskingCheck:
-    """Check the maps of `model` on up to `images` images of `table`, each with one label that is in it.
+    """Check a model's maps on images with a label that is present.
 
-    Hidden pixels get the mean colour. The random region is the attended one moved by a random distance (out on one
-    side, in on the other), the mean of `draws` such moves: size, shape and pieces are the same, only the place is not.
+    Hidden pixels get the mean colour. The random region is the attended one, shifted by a random distance with
+    wrap-around: size and shape are the same, only the position is not.
+
+    Args:
+        model: The model.
+        table: The images with their labels.
+        images: How many images to use.
+        method: As for `label_maps`.
+        layer: As for `label_maps`.
+        head: As for `label_maps`.
+        area: Share of the image to hide.
+        draws: Random regions per image.
+        seed: Seed of everything random.
+        batch_size: Images per batch.
+        workers: Processes that decode images.
+        progress: Whether to show progress.
     """
     rng = np.random.default_rng(seed)
     rows, labels = _choose(match_labels(table, model.labels, ignore_extra=True), images, rng)
     if not len(rows):
-        raise LabelwiseError(f"{table.source}: no image has a label that the model knows; nothing can be checked")
-    pictures = ImageDataset(table.select(rows), eval_transform(model.config.preprocessing), "skip")
+        raise LabelwiseError(f"{table.source}: no image has a label that the model knows, so nothing can be checked")
+    dataset = ImageDataset(table.select(rows), eval_transform(model.config.preprocessing), "skip")
     device = next(model.parameters()).device
     scores, attended, random = [], [], []
     with evaluating(model), progress_of("Checking", len(rows), progress) as advance:
-        for batch in ImageLoader(pictures, batch_size=batch_size, num_workers=workers):
+        for batch in ImageLoader(dataset, batch_size=batch_size, num_workers=workers):
             inputs = batch.images.to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
             chosen = torch.from_numpy(labels)[batch.rows].to(device)[:, None]  # [B, 1]
             maps = label_maps(model, inputs, chosen, method=method, layer=layer, head=head)[:, 0]
@@ -92,14 +123,14 @@ def masking_check(
             advance(len(inputs))
     if not scores:
         raise LabelwiseError(
-            f"{table.source}: none of {len(rows)} images can be decoded, {pictures.bad_images[0].path!r} for one"
+            f"{table.source}: none of {len(rows)} images can be decoded, e.g. {dataset.bad_images[0].path!r}"
         )
     drops = np.stack([torch.cat(part).double().cpu().numpy() for part in (scores, attended, random)])  # [3, m]
-    return _summary(drops, describe(model, method, layer, head), area, rng)
+    return _summary(drops, map_caption(model, method, layer, head), area, rng)
 
 
 def attended_pixels(maps: Tensor, size: int, area: float) -> Tensor:
-    """The `area` of a picture of `size` pixels where maps [B, h, w] are highest, [B, size, size], true or false.
+    """Mask [B, size, size] of the share `area` of the pixels where maps [B, h, w] are highest.
 
     >>> attended_pixels(torch.tensor([[[0.1, 0.7], [0.1, 0.1]]]), 4, 0.25).int().tolist()
     [[[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
@@ -111,17 +142,17 @@ def attended_pixels(maps: Tensor, size: int, area: float) -> Tensor:
 
 
 def move(hidden: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each region [B, size, size] moved by a random distance; what leaves on one side enters on the other."""
+    """Each mask [B, size, size] shifted by a random distance, with wrap-around."""
     size = hidden.shape[-1]
     moved = []
     for region in hidden:
-        down, right = divmod(int(rng.integers(1, size * size)), size)  # anywhere but where it was
+        down, right = divmod(int(rng.integers(1, size * size)), size)  # never by nothing
         moved.append(region.roll((down, right), dims=(0, 1)))
     return torch.stack(moved)
 
 
 def _choose(table: LabelTable, images: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Some rows with a label, in their order, and for each one of its labels."""
+    """Random rows with a label, in order, and one label of each."""
     listed = np.flatnonzero(table.values == PRESENT)  # entries, by rows
     row_of = np.repeat(np.arange(len(table)), np.diff(table.indptr))[listed]
     able = np.unique(row_of)
@@ -130,7 +161,7 @@ def _choose(table: LabelTable, images: int, rng: np.random.Generator) -> tuple[N
 
 
 def _hide(images: Tensor, hidden: Tensor) -> Tensor:
-    """0 is the mean colour: pictures are normalised."""
+    """0 is the mean colour: images are normalised."""
     return images.masked_fill(hidden[:, None], 0.0)
 
 

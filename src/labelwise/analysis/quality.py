@@ -11,22 +11,28 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.errors import missing_extra
 
-_FEWEST = 5  # images with and without a label: below that there is nothing to learn its noise from
+_FEWEST = 5  # images with and without a label, to estimate its noise
 
 
 @dataclass(frozen=True)
 class LabelIssue:
+    """A label of an image that is probably wrong or missing."""
+
     row: int
     column: int
-    kind: Literal["missing", "wrong"]  # the label should probably be there / should not
-    trust: float  # the model's probability that the label as given is right: low is suspicious
+    kind: Literal["missing", "wrong"]
+    trust: float  # the model's probability that the given label is right: low is suspicious
 
 
 def label_issues(scores: Doubles, targets: Targets) -> list[LabelIssue]:
-    """Suspicious entries of targets [M, N] by a model's scores [M, N] on images it was NOT trained on, worst first.
+    """Suspicious entries of targets [M, N], worst first.
 
-    Each label is a yes-or-no question of its own. cleanlab compares each score with the mean score of the images that
-    carry, or do not carry, the label, so the scores need not be calibrated. Unknown entries are not questioned.
+    Each label is a binary problem of its own. cleanlab compares each score with the mean score of the images with or
+    without the label, so the scores need not be calibrated. Unknown entries are skipped.
+
+    Args:
+        scores: A model's scores [M, N] on images that it was NOT trained on.
+        targets: [M, N] in {1, 0, -1}.
     """
     issues = [
         LabelIssue(int(row), column, "wrong" if targets[row, column] == 1 else "missing", float(trust))

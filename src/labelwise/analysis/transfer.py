@@ -1,4 +1,4 @@
-"""Negative transfer: labels that a joint model does worse than a model of that label alone (HSQ section 1)."""
+"""Negative transfer: labels on which a joint model is worse than a model of that label alone (HSQ section 1)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from labelwise.data.table import LabelTable
 from labelwise.evaluation import Difference, benjamini_hochberg, bootstrap_draws, match_labels, paired_difference
 from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
+from labelwise.training.display import Display
 from labelwise.training.run import Run
+from labelwise.training.setup import open_tables
 
-DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # strengths of the penalty to choose from, for each label
-_HELD_OUT = 5  # every fifth training image chooses the penalty
-_TRIAL = 60  # steps of the fits that only choose: AP has settled long before the weights have
+DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # strengths of the penalty; the best is chosen per label
+_HELD_OUT = 5  # every fifth training image is held out to choose the penalty
+_TRIAL_STEPS = 60  # of the fits that only choose: AP converges long before the weights
+_BATCH = 64
 
 
 def fit_probes(features: Tensor, targets: Tensor) -> Probes:
-    """A weight vector for each label from features [M, C] and targets [M, N] in {1, 0, -1}.
+    """One logistic regression per label from features [M, C] and targets [M, N] in {1, 0, -1}.
 
-    Each label's penalty is the one with the best average precision on a fifth of the images that the fit has not seen;
-    then all images are used. Unknown entries do not count. Nothing is random.
+    Each label's penalty is the one with the best average precision on held-out images (every fifth); the final fit uses
+    all images. Unknown entries do not count. Nothing is random.
     """
     if not len(features):
         raise LabelwiseError("there are no images to fit the per-label baseline on")
@@ -39,7 +42,9 @@ def fit_probes(features: Tensor, targets: Tensor) -> Probes:
     held_out = torch.arange(len(inputs)) % _HELD_OUT == 0
     quality = []
     for decay in DECAYS:
-        weights, bias = logistic_regression(inputs[~held_out], targets[~held_out], torch.tensor(decay), steps=_TRIAL)
+        weights, bias = logistic_regression(
+            inputs[~held_out], targets[~held_out], torch.tensor(decay), steps=_TRIAL_STEPS
+        )
         quality.append(average_precision(inputs[held_out] @ weights + bias, targets[held_out]))
     best = torch.stack(quality).nan_to_num(-1).argmax(dim=0)  # [N]
     weights, bias = logistic_regression(inputs, targets, torch.tensor(DECAYS)[best])
@@ -47,6 +52,8 @@ def fit_probes(features: Tensor, targets: Tensor) -> Probes:
 
 
 class Probes:
+    """Logistic regressions on standardised features."""
+
     def __init__(self, weights: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor) -> None:
         self.weights, self.bias, self.mean, self.deviation = weights, bias, mean, deviation  # [C, N], [N], [C], [C]
 
@@ -57,11 +64,10 @@ class Probes:
 
 
 def logistic_regression(inputs: Tensor, targets: Tensor, decay: Tensor, steps: int = 200) -> tuple[Tensor, Tensor]:
-    """Weights [C, N] and biases [N] that minimise, label by label, the mean cross-entropy over its known images plus
+    """Weights [C, N] and biases [N] that minimise, for each label, the mean cross-entropy over its known images plus
     decay / 2 x the sum of its squared weights. `decay`: one for all labels, or [N].
 
-    The labels' problems share no parameter and each has one minimum, so solving them in one go gives exactly what N
-    separate fits give.
+    The problems share no parameters and each has one minimum, so solving them together equals N separate fits.
     """
     known = (targets >= 0).to(inputs.dtype)  # [M, N]
     share = known / known.sum(dim=0).clamp_min(1)
@@ -83,12 +89,9 @@ def logistic_regression(inputs: Tensor, targets: Tensor, decay: Tensor, steps: i
     return weights.detach(), bias.detach()
 
 
-_BATCH = 64
-
-
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """The joint model minus the per-label baseline, label by label."""
+    """The joint model minus the per-label baseline, for each label."""
 
     baseline: Doubles  # [N] average precision of the baseline, fractions
     differences: list[Difference]  # N
@@ -125,17 +128,11 @@ class Transfer:
 def negative_transfer(
     measured: MeasuredRun, *, samples: int = 1000, workers: int = 2, progress: bool = True
 ) -> Transfer:
-    """Against one logistic regression for each label on the same frozen backbone's average-pooled features, fitted on
-    the run's own training images: it can neither gain from other labels nor suffer from them."""
-    from labelwise.training.display import Display
-    from labelwise.training.setup import open_tables
-
+    """Compare a run with one logistic regression per label on the same frozen backbone's average-pooled features,
+    fitted on the run's own training images: it can neither gain nor lose from other labels."""
     run = measured.run
     if run.recipe is None or not run.frozen:
-        raise LabelwiseError(
-            f"{run.name}: the per-label baseline needs a run that was trained on a frozen backbone; "
-            "leave out --per-label-baseline, or train with --set model.freeze=backbone"
-        )
+        raise LabelwiseError(f"{run.name}: the per-label baseline needs a run that was trained with a frozen backbone")
     train, _ = open_tables(run.recipe, Display(None), run=run.folder)
     model = run.model()
     fit_features, fit_rows = _pooled(train, model, run, workers, progress)
@@ -143,7 +140,7 @@ def negative_transfer(
     probes = fit_probes(fit_features, torch.from_numpy(fit_targets))
     features, rows = _pooled(measured.table, model, run, workers, progress)
     if len(rows) != len(measured.table):
-        raise LabelwiseError(f"{len(measured.table) - len(rows)} pictures have gone: the baseline needs all of them")
+        raise LabelwiseError(f"{len(measured.table) - len(rows)} images are missing; the baseline needs all of them")
     return compare_with_baseline(measured, probes.logits(features), len(fit_rows), samples)
 
 

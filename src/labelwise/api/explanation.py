@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use
-from labelwise.analysis.maps import Method, describe, maps_of
+from labelwise.analysis.maps import Method, map_caption, maps_of
 from labelwise.analysis.masking import MaskingCheck, masking_check
 from labelwise.api.inputs import model_path, open_model, open_table, require
 from labelwise.api.prediction import open_tagger
@@ -97,7 +97,7 @@ def explain(
     prediction = tagger.predict(image)[0]
     shown = list(prediction.all_scores)[:top] if labels is None else list(labels)
     maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
-    explanation = Explanation(prediction, dict(maps), describe(network, method, layer, attention_head))
+    explanation = Explanation(prediction, dict(maps), map_caption(network, method, layer, attention_head))
     if out is not None:
         explanation.save(out)
     return explanation
