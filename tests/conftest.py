@@ -1,23 +1,82 @@
-"""One thread for each test process (`make test` runs two on two cores), and processes that start warm."""
+"""What the whole suite shares: warm processes, a browser, one thread per test process, and no silent skips.
+
+`make test` runs two processes on two cores. A file's tests stay in one of them (`--dist loadfile`), so that its
+fixtures are made once; the files that take longest are handed out first.
+"""
 
 from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import fork_server
 
 collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
+LONGEST = ("test_processes.py", "test_presets.py", "test_page.py", "test_run.py", "test_engines.py", "test_export.py")
+# What a skipped test lacks, by the reason it gives, and the one command that helps.
+ENABLED_BY = {
+    "Chromium": "sudo apt-get install chromium",
+    "curl": "sudo apt-get install curl",
+    "shared": "LABELWISE_SHARED_DATA=FOLDER make test",
+    "": "make install  # every extra: pip install --editable '.[dev]'",
+}
 _server = pytest.StashKey[fork_server.ForkServer]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # one for all of xdist's workers
+    if not hasattr(config, "workerinput"):  # one server for all of xdist's workers
         config.stash[_server] = fork_server.ForkServer().__enter__()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _server in config.stash:
         config.stash[_server].__exit__()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """LABELWISE_REQUIRE=browser: tests of that marker must all have run, or the session fails."""
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
+    for kind in os.environ.get("LABELWISE_REQUIRE", "").split():
+        ran, skipped = (
+            [report for report in reporter.stats.get(outcome, []) if kind in getattr(report, "keywords", {})]
+            for outcome in ("passed", "skipped")
+        )
+        if skipped or not ran:
+            reporter.write_line(
+                f"\nLABELWISE_REQUIRE={kind}: {len(skipped)} tests were skipped, {len(ran)} ran", red=True
+            )
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Nothing is skipped in silence: which kinds of tests did not run, and the command that enables them."""
+    missing: dict[str, set[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = re.sub("^Skipped: ", "", reason)
+        missing.setdefault(reason, set()).add(report.nodeid)
+    terminalreporter.section("not run")
+    for reason, tests in sorted(missing.items()):
+        command = next(command for word, command in ENABLED_BY.items() if word in reason)
+        terminalreporter.write_line(f"{len(tests):4} skipped ({reason}); to run them: {command}")
+    if "not slow" in config.option.markexpr:
+        terminalreporter.write_line("     those that take minutes; to run them: make test-slow")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,14 +87,46 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _same_numbers() -> None:
     import torch
 
     torch.manual_seed(0)
-    torch.compiler.reset()  # every head runs the same code: their compilations would count as recompilations
+
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    """For tests that compile: heads share their code, and their compilations would count as recompilations."""
+    import torch
+
+    torch.compiler.reset()  # takes some 20 ms
 
 
 @pytest.fixture(scope="session")
 def labelwise() -> fork_server.Command:
     """`labelwise("heads", "hsq", cwd=..., env=..., input=...)`: the command in a process that starts warm."""
     return fork_server.labelwise
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Photos that are too many for the repository: VOC 2007 and a tiny COCO."""
+    beside = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+    folder = Path(os.environ.get("LABELWISE_SHARED_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip("needs the shared photos (VOC 2007, tiny COCO)")
+    return folder
+
+
+@pytest.fixture(scope="module")  # not longer: while playwright is open, nothing else can run an event loop
+def browser() -> Iterator[Any]:
+    """A Chromium. Tests that take it are marked `browser`."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("needs a Chromium, also as CHROMIUM=PATH")
+    with sync_api.sync_playwright() as playwright:
+        # As root, which containers mostly are, Chromium starts only without its sandbox.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

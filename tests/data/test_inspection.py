@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -169,13 +168,8 @@ def test_progress_is_told(table: LabelTable) -> None:
     assert told["Comparing files of equal size"] > 0
 
 
-def test_the_known_duplicates_of_voc2007() -> None:
-    folder = Path(
-        os.environ.get("LABELWISE_SHARED_DATA", Path(__file__).resolve().parents[2] / ".." / "shared" / "data")
-    )
-    if not (folder / "VOCdevkit" / "VOC2007").is_dir():
-        pytest.skip("the shared VOC 2007 photos are not on this machine")
-    report = inspect(open_data(f"voc:{folder / 'VOCdevkit'}?year=2007"), decode=False)
+def test_the_known_duplicates_of_voc2007(shared_data: Path) -> None:
+    report = inspect(open_data(f"voc:{shared_data / 'VOCdevkit'}?year=2007"), decode=False)
     assert report.images == 9963
     pairs = {tuple(Path(image).stem for image in group.images) for group in report.duplicates}
     assert pairs == {("000338", "007284"), ("008037", "009623"), ("000949", "005042")}

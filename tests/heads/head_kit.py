@@ -77,9 +77,11 @@ class HeadKit:
             torch.nn.init.zeros_(parameter.data)
         assert torch.equal(head(x), before)
 
+    @pytest.mark.usefixtures("fresh_compiler")
     def test_compiles_as_one_graph(self) -> None:
+        """Tracing alone; `test_presets.py` also generates code for the richest head and trains through it."""
         head, x = self.head(), torch.randn(2, CHANNELS, 4, 4)
-        compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(head, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(x), head(x), atol=1e-5, rtol=1e-4)
 
     def test_exports_with_any_batch_and_image_size(self) -> None:

@@ -154,6 +154,7 @@ class TestHsqMadeFromLearnableQueries(HeadKit):
     options: ClassVar = {**SMALL, "task_weights": "query", "gate_weights": "query", "widths": (8, 6), "weight_rank": 7}
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
     """The kit checks that each head is one graph; this one generates code for it and trains through it."""
     head = TestHsq().head()

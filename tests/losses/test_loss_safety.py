@@ -120,6 +120,7 @@ def test_a_batch_where_nothing_is_known_is_zero_with_zero_gradient(name: str) ->
     assert (logits.grad == 0).all()
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", LOSSES)
 def test_traces_into_one_graph(name: str) -> None:
     """`aot_eager` traces forward and backward as torch.compile does, without the minute a C++ compiler takes."""
@@ -132,6 +133,7 @@ def test_traces_into_one_graph(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
 def test_torch_compile_by_inductor() -> None:
     logits, targets = torch.randn(4, 3, requires_grad=True), torch.tensor([[1, 0, 0], [0, 1, -1], [1, 0, 1], [0, 0, 0]])
     ours = torch.compile(losses.asymmetric, fullgraph=True)(logits, targets)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labelwise.reports.page import ReportOptions, runs_report
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (pip install '.[dev]')")
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a Chromium: apt install chromium, or set CHROMIUM=path")
 
 # Texts of one chart whose boxes meet by more than a pixel both ways.
 OVERLAPS = """() => {
@@ -49,15 +41,6 @@ def pages(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[st
             "one": runs_report([runs[1]], folder / "one", options),
             "several": runs_report(runs, folder / "all", options),
         }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        # As root, which containers mostly are, Chromium starts only without its sandbox.
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser: Any, path: Path, width: int, scheme: str = "light") -> tuple[Any, list[str]]:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +18,10 @@ from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.model.model import LabelModel, create_model
 from labelwise.runtime.tagger import Tagger
+from serving_kit import running
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (pip install '.[dev]')")
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 pytest.importorskip("fastapi", reason="needs the extra serve")
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a Chromium: apt install chromium, or set CHROMIUM=path")
 
 LABELS = ("boat", "7", "<img src=x onerror=alert(1)>", "dog", "sun")  # JavaScript sorts "7" first if one lets it
 WORDS = ("harbour", "seagull", "dog", "sunset")
@@ -76,36 +69,9 @@ def models(photos: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.fixture(scope="module")
 def address(models: dict[str, Path]) -> Iterator[str]:
-    arguments = ["--port", "0", "--engine", "torch", "--max-bytes", str(MOST_BYTES)]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "labelwise", "serve", *map(str, models.values()), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "LABELWISE_API_KEY": KEY},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    said = ""
-    try:
-        assert server.stdout is not None
-        for line in server.stdout:
-            said += line
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                yield found[0]
-                break
-        else:
-            pytest.fail(f"the server did not start: {said}")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        # As root, which containers mostly are, Chromium starts only without its sandbox.
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    arguments = ["--engine", "torch", "--max-bytes", MOST_BYTES]
+    with running(*models.values(), *arguments, LABELWISE_API_KEY=KEY) as server:
+        yield server.address
 
 
 class Visit:

@@ -1,19 +1,9 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    beside = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
-    folder = Path(os.environ.get("LABELWISE_SHARED_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip("the shared photos (VOC 2007, tiny COCO) are not on this machine")
-    return folder
 
 
 @pytest.fixture
