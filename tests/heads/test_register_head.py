@@ -17,7 +17,9 @@ import labelwise as lw
 from head_kit import HeadKit
 from labelwise import heads
 from labelwise.core.errors import LabelwiseError
+from labelwise.engines.export import export_model
 from labelwise.heads import Head, HeadConfig, as_tokens, checked_words, register_head, registry, unregister_head
+from labelwise.model.complexity import measure_complexity
 from labelwise.training import load_recipe
 
 
@@ -79,7 +81,8 @@ def test_names_options_and_mistakes() -> None:
         heads.create("pover", in_features=4, labels=2)
     with pytest.raises(LabelwiseError, match=r"head 'power': unknown option 'pwer'; did you mean 'power'\?"):
         heads.create("power", in_features=4, labels=2, pwer=2)
-    assert not any((small_model().head.has_attention, small_model().head.has_experts, small_model().head.takes_words))
+    head = heads.create("power", in_features=4, labels=2)
+    assert (head.has_attention, head.has_experts, head.takes_words) == (False, False, False)
 
 
 def test_a_model_is_saved_loaded_optimized_and_exported(tmp_path: Path) -> None:
@@ -91,6 +94,8 @@ def test_a_model_is_saved_loaded_optimized_and_exported(tmp_path: Path) -> None:
     assert isinstance(again.head, PowerHead)
     assert torch.equal(again(images), model(images))
     torch.testing.assert_close(model.optimize()(images), model(images), atol=1e-4, rtol=1e-4)
+    assert export_model(model, "torch", tmp_path / "exported").kind == "torch"
+    assert list(measure_complexity(model).parts) == ["backbone", "classifier"]
     with pytest.raises(LabelwiseError, match="takes new labels"):
         model.with_labels(["cow"])
 
