@@ -1,4 +1,9 @@
-"""What every head must do. A preset's test is a subclass that names it: see test_presets.py."""
+"""What every head must do. The test of a new head or preset is a subclass that names it:
+
+class TestMine(HeadKit):
+    name = "mine"
+    options: ClassVar = {"dim": 16}  # small, so that the tests are quick
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,8 @@ CHANNELS = 24
 
 
 class HeadKit:
-    name: ClassVar[str]
-    options: ClassVar[dict[str, Any]] = {}
+    name: ClassVar[str]  # of a registered preset
+    options: ClassVar[dict[str, Any]] = {}  # changes to it; heads on words also need word_vectors [LABELS, length]
 
     def head(self, labels: int = LABELS, **more: Any) -> heads.Head:
         torch.manual_seed(1)
@@ -107,6 +112,18 @@ class HeadKit:
             maps = details.label_attention
             assert maps.shape == (2, LABELS, 3, 5)
             torch.testing.assert_close(maps.sum(dim=(2, 3)), torch.ones(2, LABELS))
+
+    def test_abilities_are_what_details_show(self) -> None:
+        head = self.head()
+        details = head.details(torch.randn(2, CHANNELS, 3, 5))
+        assert head.has_attention == bool(details.attention_layers)
+        assert head.has_experts == bool(details.gates)
+        assert head.takes_words == (head.word_vectors is not None)
+        assert details.label_query.shape == (LABELS,)
+
+    def test_an_optimized_copy_gives_the_same_logits(self) -> None:
+        head, x = self.head(), torch.randn(2, CHANNELS, 3, 5)
+        torch.testing.assert_close(heads.optimize(head, tokens=15)(x), head(x), atol=1e-4, rtol=1e-3)
 
     def test_wrong_shapes_are_refused(self) -> None:
         wrong: list[Tensor] = [torch.randn(2, CHANNELS + 1, 4, 4), torch.randn(2, CHANNELS)]
