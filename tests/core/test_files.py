@@ -39,6 +39,13 @@ def test_permissions_follow_the_umask_even_if_the_writer_is_stricter(tmp_path: P
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o777 & ~mask
 
 
+def test_a_private_file_stays_private(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "a", "one")
+    (tmp_path / "a").chmod(0o600)
+    atomic_write(tmp_path / "a", "two")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
 def test_links_are_followed_devices_are_written_and_long_names_work(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     atomic_write(tmp_path / "link", "new")

@@ -37,7 +37,8 @@ def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], objec
     draft = target.with_name(f".{target.name[:40]}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         draft.touch()
-        mode = draft.stat().st_mode  # what the umask allows; safetensors would keep everybody else out
+        # The mode of the old file, or what the umask allows; safetensors would keep everybody else out.
+        mode = (target if target.exists() else draft).stat().st_mode
         _fill(draft, content)
         draft.chmod(mode)
         with draft.open("rb") as file:

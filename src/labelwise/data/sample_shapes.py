@@ -1,4 +1,4 @@
-"""What the sample pictures are made of: each function draws one thing and says, pixel by pixel, that it is there."""
+"""What the sample images are made of: each function draws one thing and says, pixel by pixel, that it is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVERSAMPLING = 2  # drawn twice as large and averaged down: smooth edges
 
 
 class Canvas:
-    """A picture in unit coordinates, x to the right and y down, and beside it which label owns each pixel (0: none)."""
+    """An image in unit coordinates, x to the right and y down, and the label that owns each pixel (0: none)."""
 
     def __init__(self, size: int, sky_top: Colour, sky_bottom: Colour, horizon: float, light: float) -> None:
         side = size * OVERSAMPLING
