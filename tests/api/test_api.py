@@ -251,6 +251,13 @@ def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
     with pytest.raises(SystemExit):
         main(["train", "--data", data, "--out", "x", "--set", "ema=0.9", "--set", "strategy=fsdp"])
     assert "--set " in capsys.readouterr().err
+    for words in (
+        ["train", "--out", "x", "--set", "data=y"],
+        ["sweep", "--grid", "seed=0", "--out", "x", "--set", "out=y"],
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert "is not a setting of the recipe; use its flag" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["data", "inspect"])
     assert capsys.readouterr().err.rstrip().endswith("See: labelwise data inspect --help")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,8 +53,8 @@ Settings = Annotated[
 ]
 
 
-def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """Values are read as YAML, so numbers, booleans, null and lists come out as such.
+def parse_options(pairs: Iterable[str], flags: Collection[str] = ()) -> dict[str, Any]:
+    """Values are read as YAML, so numbers, booleans, null and lists come out as such. `flags` cannot be set this way.
 
     >>> parse_options(["shared_experts=4", "widths=[64, 16]", "dim=null"])
     {'shared_experts': 4, 'widths': [64, 16], 'dim': None}
@@ -64,6 +64,8 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise LabelwiseError(f"--set {pair!r}: write it as OPTION=VALUE, for example --set shared_experts=4")
+        if name.strip() in flags:
+            raise LabelwiseError(f"--set {pair!r}: {name.strip()} is not a setting of the recipe; use its flag")
         try:
             options[name.strip()] = yaml.safe_load(value)
         except yaml.YAMLError:

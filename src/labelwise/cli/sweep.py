@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +74,7 @@ def sweep(
             jobs=jobs,
             report=report,
             say=say,
-            **parse_options(set_ or []),
+            **parse_options(set_ or [], flags=signature(lw.sweep).parameters),
         )
     except KeyboardInterrupt:
         say("stopped; nothing is lost. Give the same command again to continue.")

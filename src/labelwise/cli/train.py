@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -74,7 +74,7 @@ def train(
     overwrite
         Replace the run in --out.
     """
-    given = {
+    given: dict[str, Any] = {
         "head": head,
         "backbone": backbone,
         "weights": weights,
@@ -89,7 +89,7 @@ def train(
         "workers": workers,
         "on_bad_image": on_bad_image,
     }
-    settings = given | parse_options(set_ or [])
+    settings = given | parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
     try:
         lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
     except KeyboardInterrupt:
