@@ -158,7 +158,7 @@ def test_only_an_export_is_replaced(root: Path, tmp_path: Path) -> None:
             export_model(small_model(), "onnx", out)
     with pytest.raises(LabelwiseError, match=r"is an exported model.*load the model that it was made from"):
         load_model(root / "onnx")
-    with pytest.raises(LabelwiseError, match="INT8 needs images"):
+    with pytest.raises(LabelwiseError, match="INT8 needs a dataset"):
         export(str(root / "model"), out=tmp_path / "x", int8=True)
 
 

@@ -148,9 +148,10 @@ def test_single_label_models_report_accuracy_and_the_usual_ece(sample: LabelTabl
     assert result["ece"]["before"] == pytest.approx(
         100 * expected_calibration_error(best.values[:, None], right[:, None]), abs=1e-9
     )
-    fitted = fit_config(model.config, logits, targets, thresholds="f1")
-    with pytest.raises(LabelwiseError, match="belong to its old temperature"):
-        fit_config(fitted.config, logits, targets, temperature=True)
+    # Its decision is its best label, as in a prediction.
+    assert result["OP"] == result["OR"] == pytest.approx(result["accuracy_top1"])
+    with pytest.raises(LabelwiseError, match="always gives its best label"):
+        fit_config(model.config, logits, targets, thresholds="f1")
 
 
 def test_an_evaluation_prints_its_headline_metrics_and_becomes_a_frame(

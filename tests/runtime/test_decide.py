@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelwise.backbones import BackboneConfig
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.evaluate import measure
 from labelwise.evaluation.inference import TableLogits
+from labelwise.evaluation.thresholds import fit_config
 from labelwise.heads.gap import GapConfig
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import Prediction, decide, probabilities
@@ -74,6 +76,14 @@ def test_a_score_equal_to_its_threshold_passes() -> None:
     assert decide(scores, config).all()
     above = config.model_copy(update={"thresholds": tuple(np.nextafter(scores, 2).tolist())})
     assert not decide(scores, above).any()
+
+
+def test_a_single_label_model_has_no_thresholds_to_fit() -> None:
+    logits, targets = np.float32([[2, 0, 0], [0, 2, 0]]), np.array([[1, 0, 0], [0, 1, 0]], np.int8)
+    with pytest.raises(LabelwiseError, match="always gives its best label"):
+        fit_config(config_of(task="single-label"), logits, targets, thresholds="f1")
+    old = config_of(task="single-label", thresholds=(0.2, 0.3, 0.4))  # of a model that was saved with some
+    assert fit_config(old, logits, targets, temperature=True).config.thresholds == old.thresholds
 
 
 @pytest.mark.parametrize("task", ["multi-label", "single-label"])

@@ -33,20 +33,9 @@ from labelwise.runtime.sessions import (
     relative_difference,
 )
 
-
-def network_parts(network: nn.Module) -> Iterator[str | memoryview]:
-    """For a digest that depends on every module with its options and on every weight."""
-    yield repr(network)
-    # Not the state dict: it omits non-persistent buffers.
-    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
-        yield f"{name} {tensor.dtype} {list(tensor.shape)}\n"
-        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
 FORMAT = 1  # raised when the same network is converted to a different file
 WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that converting and measuring takes
 _TIMED_RUNS = 3
-
 Say = Callable[[str], None]
 
 
@@ -154,6 +143,15 @@ def _place(module: nn.Module, size: int) -> Path:
     versions = [_version(name) for name in ("torch", "onnxscript")]
     digest = sha256(f"engines {FORMAT} {size} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
+
+
+def network_parts(network: nn.Module) -> Iterator[str | memoryview]:
+    """For a digest that depends on every module with its options and on every weight."""
+    yield repr(network)
+    # Not the state dict: it omits non-persistent buffers.
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+        yield f"{name} {tensor.dtype} {list(tensor.shape)}\n"
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _machine() -> str:

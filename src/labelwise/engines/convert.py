@@ -19,54 +19,9 @@ from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino
 
-
-def with_constant_padding(network: nn.Module) -> nn.Module:
-    """A deep copy for images whose sides are multiples of the network's stride.
-
-    Convolutions of the tf_ models pad by an amount that depends on the side x of their input,
-    (ceil(x / s) - 1) s + (k - 1) d + 1 - x. For a symbolic x, carried through dozens of layers, tracing takes minutes.
-    Where s divides x, the amount is the constant (k - 1) d + 1 - s.
-    """
-    copied = copy.deepcopy(network)
-    for name, layer in list(copied.named_modules()):
-        if type(layer) is Conv2dSame:
-            copied.set_submodule(name, _padded(layer))
-    return copied
-
-
-def _padded(layer: Conv2dSame) -> nn.Module:
-    sides = []  # left, right, top, bottom
-    for kernel, dilation, stride in reversed(list(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))):
-        total = max((kernel - 1) * dilation + 1 - stride, 0)
-        sides += [total // 2, total - total // 2]  # the odd pixel goes right and down
-    plain = nn.Conv2d(
-        layer.in_channels,
-        layer.out_channels,
-        layer.kernel_size,
-        layer.stride,
-        dilation=layer.dilation,
-        groups=layer.groups,
-        bias=layer.bias is not None,
-        device="meta",
-    )
-    plain.weight, plain.bias = layer.weight, layer.bias
-    return nn.Sequential(nn.ZeroPad2d(tuple(sides)), plain)
-
-
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 KEY = "labelwise"  # of the metadata inside the file
 STRIDE = 32  # sides of images are multiples of it, where the size is dynamic
-
-
-def takes_other_sizes(module: nn.Module, size: int) -> bool:
-    """Whether the converted network takes images whose sides are other multiples of 32.
-
-    timm marks the families whose positions or windows are made for one size (ViT, Swin and their kin). Some of these
-    can adapt them, but by Python code that depends on the size, which a converted network does not contain. A CNN's
-    padding is constant at these sizes (see `with_constant_padding`).
-    """
-    fixed = any(getattr(part, "pretrained_cfg", {}).get("fixed_input_size") for part in module.modules())
-    return not fixed and size % STRIDE == 0 and size > STRIDE
 
 
 def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metadata: str = "") -> Path:
@@ -85,16 +40,27 @@ def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metad
     return path
 
 
-def save_openvino(model: Any, path: Path, metadata: str) -> None:
-    model.set_rt_info(metadata, KEY)
-    openvino().save_model(model, path, compress_to_fp16=False)
-
-
 def open_file(path: Path, family: Family) -> Engine:
     """Open a file that `convert` wrote; OpenVINO also opens ONNX."""
     if family == "torch":
         return TorchEngine(torch.export.load(path).module())
     return OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
+
+
+def save_openvino(model: Any, path: Path, metadata: str) -> None:
+    model.set_rt_info(metadata, KEY)
+    openvino().save_model(model, path, compress_to_fp16=False)
+
+
+def takes_other_sizes(module: nn.Module, size: int) -> bool:
+    """Whether the converted network takes images whose sides are other multiples of 32.
+
+    timm marks the families whose positions or windows are made for one size (ViT, Swin and their kin). Some of these
+    can adapt them, but by Python code that depends on the size, which a converted network does not contain. A CNN's
+    padding is constant at these sizes (see `with_constant_padding`).
+    """
+    fixed = any(getattr(part, "pretrained_cfg", {}).get("fixed_input_size") for part in module.modules())
+    return not fixed and size % STRIDE == 0 and size > STRIDE
 
 
 def _traced(module: nn.Module, size: int) -> ExportedProgram:
@@ -140,3 +106,36 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def with_constant_padding(network: nn.Module) -> nn.Module:
+    """A deep copy for images whose sides are multiples of the network's stride.
+
+    Convolutions of the tf_ models pad by an amount that depends on the side x of their input,
+    (ceil(x / s) - 1) s + (k - 1) d + 1 - x. For a symbolic x, carried through dozens of layers, tracing takes minutes.
+    Where s divides x, the amount is the constant (k - 1) d + 1 - s.
+    """
+    copied = copy.deepcopy(network)
+    for name, layer in list(copied.named_modules()):
+        if type(layer) is Conv2dSame:
+            copied.set_submodule(name, _padded(layer))
+    return copied
+
+
+def _padded(layer: Conv2dSame) -> nn.Module:
+    sides = []  # left, right, top, bottom
+    for kernel, dilation, stride in reversed(list(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))):
+        total = max((kernel - 1) * dilation + 1 - stride, 0)
+        sides += [total // 2, total - total // 2]  # the odd pixel goes right and down
+    plain = nn.Conv2d(
+        layer.in_channels,
+        layer.out_channels,
+        layer.kernel_size,
+        layer.stride,
+        dilation=layer.dilation,
+        groups=layer.groups,
+        bias=layer.bias is not None,
+        device="meta",
+    )
+    plain.weight, plain.bias = layer.weight, layer.bias
+    return nn.Sequential(nn.ZeroPad2d(tuple(sides)), plain)

@@ -145,10 +145,13 @@ def fit_config(
     `temperature` brings the offset along (docs/guides/evaluation.md). Both come first, because thresholds are scores.
     Thresholds that a model has already and that are not fitted anew are moved along, so that they decide as before.
     """
+    single = config.task == "single-label"
+    if single and thresholds is not None:
+        raise LabelwiseError("a single-label model always gives its best label; there are no thresholds to fit")
     fallback: tuple[str, ...] = ()
     if temperature:
         calibrated = _calibrated(config, logits, targets)
-        if config.thresholds is not None and thresholds is None:
+        if config.thresholds is not None and thresholds is None and not single:
             moved = _moved_thresholds(config, calibrated)
             calibrated = calibrated.model_copy(update={"thresholds": tuple(moved.tolist())})
         config = calibrated
@@ -187,9 +190,6 @@ def _calibrated(config: ModelConfig, logits: NDArray[np.float32], targets: Targe
 
 
 def _moved_thresholds(config: ModelConfig, calibrated: ModelConfig) -> Doubles:
-    if config.task == "single-label":
-        raise LabelwiseError(
-            "the model's thresholds belong to its old temperature; fit them again, too: add --fit-thresholds f1"
-        )
+    """The thresholds that decide with the new calibration as the old ones did with the old one."""
     moved: Doubles = 1 / (1 + np.exp((calibrated.offset - logit_thresholds(config)) / calibrated.temperature))
     return moved

@@ -22,6 +22,8 @@ from labelwise.data.streams import open_shard
 _READERS = 16  # concurrent downloads
 _ROWS_AT_ONCE = 100  # of a Parquet file
 _TRIES = 4  # a network error must not fail the whole part
+_BYTES_COLUMNS = ("jpg", "jpeg", "png", "bytes", "image_bytes", "content", "data")
+_KEY_COLUMNS = ("key", "__key__", "id", "url")
 
 
 class RawImage(NamedTuple):
@@ -116,51 +118,25 @@ class RowsPart:
         return RawImage(str(name), data or b"", None if data else "the cell is empty")
 
 
-def read_file(name: str) -> RawImage:
-    """A missing file fails that image alone; a failing disk or network fails the whole part."""
-    for attempt in range(_TRIES):
-        try:
-            return RawImage(name, _read(name))
-        except FileNotFoundError:
-            return RawImage(name, b"", "no such file")
-        except (IsADirectoryError, PermissionError) as error:
-            return RawImage(name, b"", error.strerror or type(error).__name__)
-        except Exception as error:  # each file system has its own exceptions
-            if "://" not in name or attempt == _TRIES - 1:
-                raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
-            time.sleep(0.2 * 4**attempt)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _read(name: str) -> bytes:
-    if "://" not in name:
-        return Path(name).read_bytes()
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(name)
-    content: bytes = system.cat_file(path)
-    return content
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return file.read() if file else b""
-
-
-_BYTES_COLUMNS = ("jpg", "jpeg", "png", "bytes", "image_bytes", "content", "data")
-_KEY_COLUMNS = ("key", "__key__", "id", "url")
-
-
-@contextmanager
-def readable(file: str) -> Iterator[None]:
-    """Errors of pyarrow about a damaged file become one line that names the file."""
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise LabelwiseError(f"{file!r} is not a readable Parquet file ({reason}); write or copy it again") from None
+def parquet_parts(file: str, part_size: int, column: str | None) -> Iterator[RowsPart | str]:
+    """The parts of a file that contains images; the paths in a file that contains paths."""
+    with open_parquet(file) as opened:
+        schema = opened.schema_arrow
+        column = _image_column(file, schema, column)
+        if _is_text(schema.field(column).type):
+            for group in range(opened.num_row_groups):
+                with readable(file):
+                    cells = opened.read_row_group(group, [column])[column].to_pylist()
+                yield from (_beside(file, cell or "") for cell in cells)
+            return
+        texts = (name for name in (*IMAGE_COLUMNS, *_KEY_COLUMNS) if name in schema.names and name != column)
+        name_column = next((name for name in texts if _is_text(schema.field(name).type)), None)
+        first = 0
+        for group in range(opened.num_row_groups):
+            rows = opened.metadata.row_group(group).num_rows
+            for start in range(0, rows, part_size):
+                yield RowsPart(file, group, start, min(start + part_size, rows), first + start, column, name_column)
+            first += rows
 
 
 @contextmanager
@@ -181,25 +157,16 @@ def open_parquet(file: str) -> Iterator[Any]:
         yield opened
 
 
-def parquet_parts(file: str, part_size: int, column: str | None) -> Iterator[RowsPart | str]:
-    """The parts of a file that contains images; the paths in a file that contains paths."""
-    with open_parquet(file) as opened:
-        schema = opened.schema_arrow
-        column = _image_column(file, schema, column)
-        if _is_text(schema.field(column).type):
-            for group in range(opened.num_row_groups):
-                with readable(file):
-                    cells = opened.read_row_group(group, [column])[column].to_pylist()
-                yield from (_beside(file, cell or "") for cell in cells)
-            return
-        texts = (name for name in (*IMAGE_COLUMNS, *_KEY_COLUMNS) if name in schema.names and name != column)
-        name_column = next((name for name in texts if _is_text(schema.field(name).type)), None)
-        first = 0
-        for group in range(opened.num_row_groups):
-            rows = opened.metadata.row_group(group).num_rows
-            for start in range(0, rows, part_size):
-                yield RowsPart(file, group, start, min(start + part_size, rows), first + start, column, name_column)
-            first += rows
+@contextmanager
+def readable(file: str) -> Iterator[None]:
+    """Errors of pyarrow about a damaged file become one line that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise LabelwiseError(f"{file!r} is not a readable Parquet file ({reason}); write or copy it again") from None
 
 
 def _image_column(file: str, schema: Any, wanted: str | None) -> str:
@@ -233,3 +200,34 @@ def _is_text(kind: Any) -> bool:
 def _beside(file: str, path: str) -> str:
     """Paths are relative to the folder of the file that lists them, as in every manifest."""
     return path if "://" in path or os.path.isabs(path) else os.path.join(os.path.dirname(file), path)
+
+
+def read_file(name: str) -> RawImage:
+    """A missing file fails that image alone; a failing disk or network fails the whole part."""
+    for attempt in range(_TRIES):
+        try:
+            return RawImage(name, _read(name))
+        except FileNotFoundError:
+            return RawImage(name, b"", "no such file")
+        except (IsADirectoryError, PermissionError) as error:
+            return RawImage(name, b"", error.strerror or type(error).__name__)
+        except Exception as error:  # each file system has its own exceptions
+            if "://" not in name or attempt == _TRIES - 1:
+                raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
+            time.sleep(0.2 * 4**attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _read(name: str) -> bytes:
+    if "://" not in name:
+        return Path(name).read_bytes()
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(name)
+    content: bytes = system.cat_file(path)
+    return content
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    return file.read() if file else b""

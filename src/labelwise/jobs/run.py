@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
     from labelwise.runtime.tagger import Tagger
 
+Runner = Literal["local", "ray"]
+
 
 @dataclass(frozen=True)
 class PartResult:
@@ -26,6 +28,81 @@ class PartResult:
     images: int = 0
     errors: int = 0  # images that have an error instead of labels
     problem: str | None = None  # why the whole part failed
+
+
+def run_job(
+    model: str,
+    parts: Sequence[Part],
+    out: str,
+    settings: JobSettings,
+    *,
+    runner: Runner = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    started: Callable[[JobSummary, int | None], None] = lambda summary, images: None,
+    advanced: Callable[[PartResult], None] = lambda result: None,
+    say: Callable[[str], None] | None = None,
+) -> JobSummary:
+    """Predict all `parts` into the folder `out`, except those that an earlier run finished.
+
+    A part that cannot be read (a broken shard) does not stop the others; it raises at the end.
+
+    Args:
+        model: A run folder, a model folder, an exported model or a hub id.
+        parts: What `find_parts` gives.
+        out: A folder or any address that fsspec knows.
+        settings: What to write.
+        runner: `local`: in this process. `ray`: on Ray.
+        address: Of a Ray cluster. Default: Ray on this machine.
+        workers: Processes of Ray. Default: one per core.
+        started: Called with what is done already and the number of images to come (None: unknown).
+        advanced: Called with the result of each part.
+        say: Called with one line about the engine that was chosen.
+
+    Example:
+        >>> parts = find_parts(["photos/"])  # doctest: +SKIP
+        >>> run_job("runs/first", parts, "tags/", JobSettings(top=5))  # doctest: +SKIP
+        JobSummary(parts=20, already_there=0, images=10000, errors=3, failed={})
+    """
+    folder, files = JobFolder(out), ModelFiles.read(model)
+    counts = [part.count for part in parts]
+    if settings.engine == "auto":
+        # The last digits of scores depend on the engine: it is chosen once for the whole job.
+        images = sum(count or 0 for count in counts)
+        engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).family
+        settings = settings.model_copy(update={"engine": engine})
+    # Opened again by its name, as in every later run and worker: for a few images "auto" leaves PyTorch unoptimised,
+    # which gives other last digits.
+    tagger = open_tagger(model, settings)
+    folder.start(files.fingerprint, parts, tagger.labels, settings)
+
+    finished = folder.finished()
+    summary = JobSummary(len(parts), already_there=len(finished))
+    todo = [(number, part) for number, part in enumerate(parts) if number not in finished]
+    left = [counts[number] for number, _ in todo]
+    started(summary, None if None in left else sum(count or 0 for count in left))
+    if runner == "ray" and todo:
+        from labelwise.jobs.ray_runner import ray_results
+
+        results = ray_results(todo, files, settings, address=address, workers=workers)
+    else:
+        worker = PartWorker(tagger, settings)
+        results = (worker(number, part) for number, part in todo)
+    for result in results:
+        if result.problem is not None:
+            summary.failed[result.number] = result.problem
+        else:
+            folder.write_part(result.number, result.content)
+            summary.images += result.images
+            summary.errors += result.errors
+        advanced(result)
+    if summary.failed:
+        number, problem = min(summary.failed.items())
+        raise LabelwiseError(
+            f"{len(summary.failed)} of {len(parts)} parts failed; part {number}: {problem}. The others are in {out!r}; "
+            "repair the source and run the same job again"
+        )
+    return summary
 
 
 def open_tagger(
@@ -144,81 +221,3 @@ class ModelFiles:
             if not (folder / name).is_file():
                 atomic_write(folder / name, content)
         return folder
-
-
-Runner = Literal["local", "ray"]
-
-
-def run_job(
-    model: str,
-    parts: Sequence[Part],
-    out: str,
-    settings: JobSettings,
-    *,
-    runner: Runner = "local",
-    address: str | None = None,
-    workers: int | None = None,
-    started: Callable[[JobSummary, int | None], None] = lambda summary, images: None,
-    advanced: Callable[[PartResult], None] = lambda result: None,
-    say: Callable[[str], None] | None = None,
-) -> JobSummary:
-    """Predict all `parts` into the folder `out`, except those that an earlier run finished.
-
-    A part that cannot be read (a broken shard) does not stop the others; it raises at the end.
-
-    Args:
-        model: A run folder, a model folder, an exported model or a hub id.
-        parts: What `find_parts` gives.
-        out: A folder or any address that fsspec knows.
-        settings: What to write.
-        runner: `local`: in this process. `ray`: on Ray.
-        address: Of a Ray cluster. Default: Ray on this machine.
-        workers: Processes of Ray. Default: one per core.
-        started: Called with what is done already and the number of images to come (None: unknown).
-        advanced: Called with the result of each part.
-        say: Called with one line about the engine that was chosen.
-
-    Example:
-        >>> parts = find_parts(["photos/"])  # doctest: +SKIP
-        >>> run_job("runs/first", parts, "tags/", JobSettings(top=5))  # doctest: +SKIP
-        JobSummary(parts=20, already_there=0, images=10000, errors=3, failed={})
-    """
-    folder, files = JobFolder(out), ModelFiles.read(model)
-    counts = [part.count for part in parts]
-    if settings.engine == "auto":
-        # The last digits of scores depend on the engine: it is chosen once for the whole job.
-        images = sum(count or 0 for count in counts)
-        engine = folder.engine_of_earlier_run() or open_tagger(model, settings, images, say).family
-        settings = settings.model_copy(update={"engine": engine})
-    # Opened again by its name, as in every later run and worker: for a few images "auto" leaves PyTorch unoptimised,
-    # which gives other last digits.
-    tagger = open_tagger(model, settings)
-    folder.start(files.fingerprint, parts, tagger.labels, settings)
-
-    finished = folder.finished()
-    summary = JobSummary(len(parts), already_there=len(finished))
-    todo = [(number, part) for number, part in enumerate(parts) if number not in finished]
-    left = [counts[number] for number, _ in todo]
-    started(summary, None if None in left else sum(count or 0 for count in left))
-    if runner == "ray" and todo:
-        from labelwise.jobs.ray_runner import ray_results
-
-        results = ray_results(todo, files, settings, address=address, workers=workers)
-    else:
-        worker = PartWorker(tagger, settings)
-        results = (worker(number, part) for number, part in todo)
-    for result in results:
-        if result.problem is not None:
-            summary.failed[result.number] = result.problem
-        else:
-            folder.write_part(result.number, result.content)
-            summary.images += result.images
-            summary.errors += result.errors
-        advanced(result)
-    if summary.failed:
-        number, problem = min(summary.failed.items())
-        raise LabelwiseError(
-            f"{len(summary.failed)} of {len(parts)} parts failed; part {number}: {problem}. The others are in {out!r}; "
-            "repair the source and run the same job again"
-        )
-    return summary

@@ -12,52 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.server.uploads import error_body
 
+_ENDPOINTS = frozenset({"predict", "explain", "models", "metrics", "health", "ready"})
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Metrics:
-    """Prometheus metrics of this server."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "labelwise_requests", "Answered requests.", ["endpoint", "status"], registry=self._registry
-        )
-        self._latency = Histogram(
-            "labelwise_request_seconds",
-            "From the first byte of a request to its answer.",
-            ["endpoint"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._batches = Histogram("labelwise_batch_size", "Images in a batch.", buckets=_SIZES, registry=self._registry)
-        self._model_seconds = Counter("labelwise_model_seconds", "Time spent in the models.", registry=self._registry)
-        self._restarts = Counter("labelwise_worker_restarts", "Workers that were replaced.", registry=self._registry)
-        self._queue = Gauge("labelwise_queue_length", "Images accepted but not answered yet.", registry=self._registry)
-        self._workers = Gauge("labelwise_workers_ready", "Workers that are ready.", registry=self._registry)
-
-    def watch(self, *, queue: Callable[[], float], workers: Callable[[], float]) -> None:
-        """Functions that are called when the metrics are read."""
-        self._queue.set_function(queue)
-        self._workers.set_function(workers)
-
-    def answered(self, endpoint: str, status: int, seconds: float) -> None:
-        self._requests.labels(endpoint, str(status)).inc()
-        self._latency.labels(endpoint).observe(seconds)
-
-    def ran(self, batch: int, seconds: float) -> None:
-        self._batches.observe(batch)
-        self._model_seconds.inc(seconds)
-
-    def restarted(self) -> None:
-        self._restarts.inc()
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
-
-_ENDPOINTS = frozenset({"predict", "explain", "models", "metrics", "health", "ready"})
 
 
 class ApiKeyMiddleware:
@@ -125,3 +82,44 @@ async def _refuse(send: Send) -> None:
     headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request body is not read
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class Metrics:
+    """Prometheus metrics of this server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "labelwise_requests", "Answered requests.", ["endpoint", "status"], registry=self._registry
+        )
+        self._latency = Histogram(
+            "labelwise_request_seconds",
+            "From the first byte of a request to its answer.",
+            ["endpoint"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._batches = Histogram("labelwise_batch_size", "Images in a batch.", buckets=_SIZES, registry=self._registry)
+        self._model_seconds = Counter("labelwise_model_seconds", "Time spent in the models.", registry=self._registry)
+        self._restarts = Counter("labelwise_worker_restarts", "Workers that were replaced.", registry=self._registry)
+        self._queue = Gauge("labelwise_queue_length", "Images accepted but not answered yet.", registry=self._registry)
+        self._workers = Gauge("labelwise_workers_ready", "Workers that are ready.", registry=self._registry)
+
+    def watch(self, *, queue: Callable[[], float], workers: Callable[[], float]) -> None:
+        """Functions that are called when the metrics are read."""
+        self._queue.set_function(queue)
+        self._workers.set_function(workers)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        self._requests.labels(endpoint, str(status)).inc()
+        self._latency.labels(endpoint).observe(seconds)
+
+    def ran(self, batch: int, seconds: float) -> None:
+        self._batches.observe(batch)
+        self._model_seconds.inc(seconds)
+
+    def restarted(self) -> None:
+        self._restarts.inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

@@ -20,6 +20,7 @@ _TO_WORKER = struct.Struct("!QII")  # number of the job, length of its options, 
 _TO_FRONT = struct.Struct("!QHI")  # number of the job (0: an event), HTTP status, length of the text
 REPLY_HEAD = _TO_FRONT.size
 EVENT = 0
+_GOODBYE = 5.0  # seconds in which a worker may exit by itself
 
 
 class Job(NamedTuple):
@@ -65,9 +66,6 @@ def unpack_reply_head(head: bytes) -> tuple[int, int, int]:
 def event(**content: Any) -> Reply:
     """A message that belongs to no job."""
     return Reply(EVENT, 200, json.dumps(content).encode())
-
-
-_GOODBYE = 5.0  # seconds in which a worker may exit by itself
 
 
 class WorkerProcess:

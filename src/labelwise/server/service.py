@@ -20,6 +20,17 @@ from labelwise.server.pool import Answer, Pool
 from labelwise.server.settings import MOST_MAPS, ServeSettings
 from labelwise.server.uploads import Problem, Upload, UploadReader, busy
 
+_HERE = Path(__file__).parent
+_PAGE = _HERE / "page"
+_DOCS = {"/docs": _HERE / "docs.html", "/docs.js": _HERE / "docs.js"}
+# Nothing from other sites, and no other site may frame the page.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
 
 class Service:
     """What all requests share."""
@@ -109,18 +120,6 @@ def split_labels(text: str | None) -> list[str] | None:
 
 def json_response(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(content, status, headers, media_type="application/json")
-
-
-_HERE = Path(__file__).parent
-_PAGE = _HERE / "page"
-_DOCS = {"/docs": _HERE / "docs.html", "/docs.js": _HERE / "docs.js"}
-# Nothing from other sites, and no other site may frame the page.
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",
-}
 
 
 def add_pages(app: FastAPI) -> list[str]:

@@ -15,27 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from labelwise.server.settings import ServeSettings
 
-
-class Problem(Exception):  # noqa: N818  (most are the client's)
-    """An HTTP status and one sentence that names the fix."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers or {})
-
-    def closing(self) -> Problem:
-        """The same, and the connection is closed: the rest of the request is not read."""
-        return Problem(self.status, self.message, {**self.headers, "Connection": "close"})
-
-
-def error_body(message: str) -> bytes:
-    """
-    >>> error_body("no such model")
-    b'{"error": "no such model"}'
-    """
-    return json.dumps({"error": message}, ensure_ascii=False).encode()
-
-
 FIELD = "files"  # the name of the parts that hold images
 _OTHER_PARTS = 32  # other fields of a form; a million of them would keep the server busy for a minute
 
@@ -99,8 +78,27 @@ class UploadReader:
         return busy() if self._held + more > self._settings.held_bytes else None
 
 
-def busy() -> Problem:
-    return Problem(429, "the queue is full; retry in 1 s", {"Retry-After": "1"})
+def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Upload]:
+    """The parts named `files` of a form.
+
+    >>> form = b'--x\\r\\nContent-Disposition: form-data; name="files"; filename="a"\\r\\n\\r\\nJPEG\\r\\n--x--\\r\\n'
+    >>> parse_multipart("multipart/form-data; boundary=x", form, max_files=8)
+    [Upload(name='a', body=b'JPEG')]
+    """
+    _, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary")
+    if not boundary:
+        raise Problem(422, "the multipart request has no boundary; let your HTTP library set the content type")
+    collector = _Collector(max_files)
+    try:
+        parser = MultipartParser(boundary, collector.callbacks())
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise Problem(422, f"the multipart request is malformed ({' '.join(str(error).split())})") from None
+    if not collector.uploads:
+        raise Problem(422, f"the request has no images; name the form parts {FIELD!r}")
+    return collector.uploads
 
 
 @dataclass
@@ -150,24 +148,25 @@ class _Collector:
         self.uploads.append(Upload(name, b"".join(self._pieces)))
 
 
-def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Upload]:
-    """The parts named `files` of a form.
+class Problem(Exception):  # noqa: N818  (most are the client's)
+    """An HTTP status and one sentence that names the fix."""
 
-    >>> form = b'--x\\r\\nContent-Disposition: form-data; name="files"; filename="a"\\r\\n\\r\\nJPEG\\r\\n--x--\\r\\n'
-    >>> parse_multipart("multipart/form-data; boundary=x", form, max_files=8)
-    [Upload(name='a', body=b'JPEG')]
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers or {})
+
+    def closing(self) -> Problem:
+        """The same, and the connection is closed: the rest of the request is not read."""
+        return Problem(self.status, self.message, {**self.headers, "Connection": "close"})
+
+
+def busy() -> Problem:
+    return Problem(429, "the queue is full; retry in 1 s", {"Retry-After": "1"})
+
+
+def error_body(message: str) -> bytes:
     """
-    _, options = parse_options_header(content_type)
-    boundary = options.get(b"boundary")
-    if not boundary:
-        raise Problem(422, "the multipart request has no boundary; let your HTTP library set the content type")
-    collector = _Collector(max_files)
-    try:
-        parser = MultipartParser(boundary, collector.callbacks())
-        parser.write(body)
-        parser.finalize()
-    except FormParserError as error:
-        raise Problem(422, f"the multipart request is malformed ({' '.join(str(error).split())})") from None
-    if not collector.uploads:
-        raise Problem(422, f"the request has no images; name the form parts {FIELD!r}")
-    return collector.uploads
+    >>> error_body("no such model")
+    b'{"error": "no such model"}'
+    """
+    return json.dumps({"error": message}, ensure_ascii=False).encode()
