@@ -88,7 +88,7 @@ def test_a_sweep_leaves_comparable_runs_and_does_nothing_twice(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished run was trained again")
 
-    monkeypatch.setattr(training, "train", never)
+    monkeypatch.setattr("labelwise.sweeps.execute.train", never)
     before = (out / "results.json").read_text()
     run(sample, out, *grid, skip_invalid=True, report=True)
     assert (out / "results.json").read_text() == before

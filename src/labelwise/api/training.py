@@ -15,10 +15,9 @@ from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.execute import METRICS, Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
-from labelwise.sweeps.plan import FILE as SPLITS
 from labelwise.sweeps.plan import check_data, plan
 from labelwise.training.recipe import Recipe, full_key, load_recipe
-from labelwise.training.run import Run
+from labelwise.training.run import SPLITS, Run
 from labelwise.training.train import train as train_recipe
 
 if TYPE_CHECKING:

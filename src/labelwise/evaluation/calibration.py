@@ -1,4 +1,4 @@
-"""Do scores mean what they say? Expected calibration error, and the one or two numbers that mend most of it."""
+"""Calibration: the expected calibration error, and the temperature and offset that fix most of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ _HALVINGS = 50  # of log(HIGHEST / LOWEST) = 6: far below the precision of a flo
 
 
 def fit_temperature(logits: ArrayLike, targets: ArrayLike, task: Task = "multi-label") -> float:
-    """The temperature T in [0.05, 20] with the lowest cross-entropy of sigmoid(logits / T) on known entries [M, N].
+    """The temperature T in [0.05, 20] with the lowest cross-entropy of sigmoid(logits / T); 1 without any known entry.
 
-    With `task="single-label"`, of softmax(logits / T) on the images with exactly one present label. Without anything
-    to learn from, 1. Dividing by T changes no ranking of a multi-label model, so mAP stays as it is.
+    Dividing by T changes no ranking of a multi-label model, so mAP stays the same.
+
+    Args:
+        logits: [M, N].
+        targets: [M, N] in {1, 0, -1}.
+        task: `single-label` fits softmax(logits / T) on the images with exactly one present label.
 
     >>> logits = np.array([[4.0], [4.0], [4.0], [4.0], [-4.0]])  # says 98 % where 3 of 4 are right
     >>> targets = np.array([[1], [1], [1], [0], [-1]])
@@ -53,7 +57,7 @@ def fit_platt(logits: ArrayLike, targets: ArrayLike) -> tuple[float, float]:
     known entries [M, N]: logistic regression on one variable, the same for all labels, so that it changes no ranking.
 
     Targets are softened as in Platt (1999), which keeps T and b finite where all entries are alike or the logits
-    separate them without an error. Without anything to learn from, 1 and 0.
+    separate them without an error. Without any known entry, 1 and 0.
 
     >>> logits = np.repeat([[3.0], [5.0]], 40, axis=0)  # as if 95 and 99 % were present, where 1 and 3 of 4 are
     >>> targets = np.array([[1], [0], [0], [0]] * 10 + [[1], [1], [1], [0]] * 10)
@@ -78,10 +82,15 @@ def fit_platt(logits: ArrayLike, targets: ArrayLike) -> tuple[float, float]:
 
 
 def expected_calibration_error(scores: ArrayLike, targets: ArrayLike, bins: int = 15) -> float:
-    """ECE of probabilities [M, N] as a fraction: how far scores are from the share of them that is right.
+    """Expected calibration error of probabilities [M, N], as a fraction.
 
-    All known entries, of all labels together, fall into `bins` bins of equal width over [0, 1]; the ECE is the mean of
+    The known entries of all labels fall into `bins` bins of equal width over [0, 1]; the ECE is the mean of
     |mean score - share of positives| over the bins, weighted by their entries. NaN if nothing is known.
+
+    Args:
+        scores: Probabilities [M, N].
+        targets: [M, N] in {1, 0, -1}.
+        bins: How many bins.
 
     >>> round(expected_calibration_error(np.array([[0.9], [0.9], [0.1]]), np.array([[1], [0], [0]])), 4)
     0.3

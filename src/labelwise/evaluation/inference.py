@@ -1,4 +1,4 @@
-"""A model's logits for every image of a table, with test-time augmentation, from pictures or from cached features."""
+"""A model's logits for every image of a table, with test-time augmentation, from images or from cached features."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableLogits:
+    """Logits of the images of a table that could be decoded."""
+
     logits: NDArray[np.float32]  # [m, N]
     rows: NDArray[np.int64]  # [m] rows of the table, rising: all but the bad images
     bad_images: tuple[BadImage, ...]
 
 
 class InferenceOptions(TypedDict, total=False):
-    """The keywords of `predict_logits`, for functions that hand them on."""
+    """The keyword arguments of `predict_logits`, for functions that pass them on."""
 
     batch_size: int
     workers: int
@@ -66,10 +68,20 @@ def predict_logits(
 ) -> TableLogits:
     """Logits of the table's images, in its order.
 
-    `flip` adds the mirrored picture, `scales` other input sizes (multiples of the model's own); the views' logits are
-    averaged. Logits, not probabilities: their mean divided by a temperature is the mean of them divided by it, so that
-    a temperature still changes no ranking, and a sure view (sigmoid 1 - 1e-9) does not round away what it says.
-    `engine` runs the model; without it a model in memory runs by itself. With `features` only its head runs, in torch.
+    The logits of all views are averaged, not the probabilities: a temperature then still changes no ranking, and a
+    confident view (sigmoid 1 - 1e-9) is not rounded away.
+
+    Args:
+        model: A model in memory, optimised or exported.
+        table: The images.
+        batch_size: Images per batch.
+        workers: Processes that decode images.
+        on_bad_image: `skip` leaves out images that cannot be decoded.
+        flip: Also use the mirrored image.
+        scales: Input sizes, as multiples of the model's own.
+        progress: Whether to show progress.
+        features: Cached features of the images; only the head runs, in torch.
+        engine: What runs the model; by default it runs by itself.
     """
     if features is not None and list(scales) != [1]:
         raise LabelwiseError("cached features are of one input size; leave out the scales, or do not use the cache")
@@ -129,7 +141,7 @@ def _evaluating(model: Model) -> AbstractContextManager[None]:
 
 def _in_memory(model: Model) -> Network:
     if not isinstance(model, Network):
-        raise LabelwiseError("an exported model is one piece, and of one size here: leave out the cache and the scales")
+        raise LabelwiseError("an exported model has one input size and no separate backbone; use no cache or scales")
     return model
 
 
@@ -156,14 +168,14 @@ def input_sizes(model: Model, scales: Sequence[float]) -> list[int]:
 
 
 def _map_side(model: Network, size: int) -> int:
-    """The side of the feature map for pictures of `size` pixels; an error if the backbone cannot take them."""
+    """The side of the feature map for images of `size` pixels; an error if the backbone cannot take them."""
     device = next(model.parameters()).device
     try:
         with evaluating(model), torch.inference_mode():
             return int(model.backbone(torch.zeros(1, 3, size, size, device=device)).shape[-1])
     except (AssertionError, RuntimeError, ValueError):  # timm's families each refuse in their own way
         raise LabelwiseError(
-            f"backbone {model.config.backbone.name!r} cannot take pictures of {size} pixels, "
+            f"backbone {model.config.backbone.name!r} cannot take images of {size} pixels, "
             f"only {model.config.preprocessing.size}; leave out the scales"
         ) from None
 
@@ -174,10 +186,10 @@ def _images(model: Model, table: LabelTable, size: int, on_bad_image: OnBadImage
 
 
 def _from_images(
-    engine: Callable[[Floats], Floats], pictures: ImageDataset, batch_size: int, workers: int, flip: bool
+    engine: Callable[[Floats], Floats], images: ImageDataset, batch_size: int, workers: int, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows [B] and the sum of the views' logits [B, N]."""
-    for batch in ImageLoader(pictures, batch_size=batch_size, num_workers=workers):
+    for batch in ImageLoader(images, batch_size=batch_size, num_workers=workers):
         logits = engine(batch.images.numpy())
         if flip:
             logits = logits + engine(batch.images.flip(-1).numpy())

@@ -1,4 +1,4 @@
-"""The score from which each label applies, read off the precision-recall curve of validation data."""
+"""Thresholds: the score from which each label applies, fitted on the precision-recall curve of validation data."""
 
 from __future__ import annotations
 
@@ -23,17 +23,26 @@ _NO_EVIDENCE = 0.5  # when the data says nothing about any label
 
 @dataclass(frozen=True)
 class ThresholdFit:
+    """Fitted thresholds, and which of them are a fallback."""
+
     values: NDArray[np.float64]  # [N]
-    fallback: Mask  # [N] labels without a known positive, or that cannot reach the target: given the others' median
+    fallback: Mask  # [N] labels without a known positive, or that cannot reach the target: median of the others
 
 
 def fit_thresholds(
     scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None
 ) -> NDArray[np.float64]:
-    """One threshold per label [N] for probabilities `scores` [M, N] and `targets` [M, N] in {1, 0, -1}.
+    """Fit one threshold per label. A score equal to its threshold passes.
 
-    `f1` has the highest F1; `precision` the highest recall among those with at least `target` precision; `recall` the
-    highest precision threshold with at least `target` recall. A score equal to its threshold passes.
+    Args:
+        scores: Probabilities [M, N].
+        targets: [M, N] in {1, 0, -1}.
+        rule: `f1`: the highest F1; `precision`: the highest recall with at least `target` precision; `recall`: the
+            highest threshold with at least `target` recall.
+        target: Of the rules `precision` and `recall`.
+
+    Returns:
+        Thresholds [N].
 
     >>> scores = np.array([[0.9], [0.8], [0.6], [0.4], [0.2]])
     >>> fit_thresholds(scores, np.array([[1], [1], [0], [1], [0]])).round(4).tolist()  # between 0.4 and 0.2
@@ -47,7 +56,7 @@ def fit_thresholds(
 def threshold_fit(
     scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None
 ) -> ThresholdFit:
-    """`fit_thresholds`, and which labels had to fall back: they get the median of the other labels' thresholds."""
+    """`fit_thresholds`, and which labels had to fall back to the median of the other labels' thresholds."""
     _check_rule(rule, target)
     values, known = read_both(scores, targets)
     fitted = np.array(
@@ -59,7 +68,7 @@ def threshold_fit(
 
 
 def parse_rule(text: str) -> tuple[Rule, float | None]:
-    """A rule as the command line spells it.
+    """A rule and its target from text.
 
     >>> parse_rule("f1"), parse_rule("precision=0.9")
     (('f1', None), ('precision', 0.9))
@@ -88,8 +97,8 @@ def _check_rule(rule: str, target: float | None) -> None:
 def _fit_label(scores: Scores, targets: Targets, rule: Rule, target: float) -> float:
     """The threshold of one label from scores [M] and targets [M]; NaN if there is none.
 
-    Sorted from the best score down, cut point k predicts the first k+1 entries. Equal scores pass together, so only
-    the last entry of each run of equal scores is a cut point.
+    By descending score, cut point k predicts the first k + 1 entries. Equal scores pass together, so only the last
+    entry of each run of equal scores is a cut point.
     """
     known = targets >= 0
     order = np.argsort(-scores[known], kind="stable")
@@ -101,7 +110,7 @@ def _fit_label(scores: Scores, targets: Targets, rule: Rule, target: float) -> f
     correct, predicted = positive.cumsum()[cuts], cuts + 1
     if rule == "f1":
         f1 = 2 * correct / (predicted + positives)  # = 2PR / (P + R)
-        best = int(f1.argmax())  # of equals the first: the fewest predictions
+        best = int(f1.argmax())  # the first of equals has the fewest predictions
     elif rule == "precision":
         reached = np.flatnonzero(correct / predicted >= target)
         if not len(reached):
@@ -113,9 +122,9 @@ def _fit_label(scores: Scores, targets: Targets, rule: Rule, target: float) -> f
 
 
 def _between(ranked: NDArray[Any], last: int) -> float:
-    """The middle of the gap below the last entry that passes: new data falls on either side of it alike.
+    """The middle of the gap below the last entry that passes.
 
-    Computed in the scores' own type: a finer number could be rounded onto the lower neighbour when it is compared.
+    Computed in the scores' own type: a finer number could be rounded to the lower neighbour when it is compared.
     """
     above = ranked[last]
     if last + 1 == len(ranked):
@@ -128,8 +137,10 @@ def _between(ranked: NDArray[Any], last: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    config: ModelConfig  # with the new temperature, offset and thresholds
-    fallback_labels: tuple[str, ...]  # whose threshold is the others' median, for want of evidence
+    """A config with new temperature, offset and thresholds."""
+
+    config: ModelConfig
+    fallback_labels: tuple[str, ...]  # whose threshold is the median of the others
 
 
 def fit_config(
@@ -140,10 +151,17 @@ def fit_config(
     thresholds: str | None = None,
     temperature: bool = False,
 ) -> Fit:
-    """Fit what is asked for on logits [M, N] and targets [M, N]; `thresholds` is a rule: f1, precision=0.9, recall=0.8.
+    """Fit a model's calibration and thresholds.
 
-    `temperature` brings the offset along (docs/guides/evaluation.md). Both come first, because thresholds are scores.
-    Thresholds that a model has already and that are not fitted anew are moved along, so that they decide as before.
+    Calibration comes first, because thresholds are scores. Thresholds that are not fitted again are converted to the
+    new calibration, so that they decide as before.
+
+    Args:
+        config: The model's config.
+        logits: [M, N].
+        targets: [M, N] in {1, 0, -1}.
+        thresholds: A rule: `f1`, `precision=0.9`, `recall=0.8`; None fits no thresholds.
+        temperature: Whether to fit the temperature and, for multi-label models, the offset.
     """
     single = config.task == "single-label"
     if single and thresholds is not None:
@@ -182,7 +200,7 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
 
 
 def _calibrated(config: ModelConfig, logits: NDArray[np.float32], targets: Targets) -> ModelConfig:
-    """A softmax does not see an offset; sigmoids need it, where a loss has pushed all logits to one side."""
+    """A softmax ignores an offset; sigmoids need it if a loss has pushed all logits to one side."""
     if config.task == "single-label":
         return config.model_copy(update={"temperature": fit_temperature(logits, targets, config.task)})
     temperature, offset = fit_platt(logits, targets)

@@ -1,4 +1,4 @@
-"""Share a model on the hub, with a card that says what it is and how good it is. Loading: `labelwise.load(hub_id)`."""
+"""Upload the model of a run to the hub, with its recipe and evaluations on the card."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from tempfile import TemporaryDirectory
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, in_evaluation
 from labelwise.model.upload import check_name, prepare_upload, upload
-from labelwise.training.run import Run
+from labelwise.training.run import HISTORY, Run
 
 
 def prepare(
     source: str | Path, folder: str | Path, name: str, *, license: str | None = None, evaluations: Sequence[Path] = ()
 ) -> Path:
-    """Write what `push` would upload for the hub id `name` into `folder`: a model folder with a full card.
+    """Write what `push` would upload into a folder: a model folder with a full card.
 
-    `evaluations` are files that `labelwise evaluate … --json` wrote; those that lie in the run folder and are younger
-    than its training are found without being named.
+    Args:
+        source: A run folder or a model folder.
+        folder: The folder to write.
+        name: The hub repository, owner/name.
+        license: The model's licence as the hub writes it, for example apache-2.0.
+        evaluations: JSON files of evaluations. Those in the run folder that are newer than its training are found
+            without being named.
     """
     check_name(name)
     run = Run(source)
@@ -38,7 +43,20 @@ def push(
     message: str = "Upload a labelwise model",
     token: str | None = None,
 ) -> str:
-    """Upload the model of a run or model folder as the hub repository `name` (owner/name); gives its address."""
+    """Upload the model of a run or model folder to the hub.
+
+    Args:
+        source: A run folder or a model folder.
+        name: The hub repository, owner/name; it is created if it does not exist.
+        private: Whether a new repository is private.
+        license: The model's licence as the hub writes it.
+        evaluations: As for `prepare`.
+        message: The commit message.
+        token: A hub token; by default that of the login.
+
+    Returns:
+        The address of the repository.
+    """
     with TemporaryDirectory() as temporary:
         folder = prepare(source, Path(temporary) / "model", name, license=license, evaluations=evaluations)
         return upload(folder, name, private=private, message=message, token=token)
@@ -51,10 +69,10 @@ def _measured(run: Run, evaluations: Sequence[Path]) -> list[Measured]:
 
 
 def _found(run: Run) -> Iterator[Measured]:
-    """Evaluations in the run folder; other JSON files may lie there, and evaluations of an earlier training."""
+    """The evaluations in the run folder, without other JSON files and without evaluations of an earlier training."""
     if run.folder is None:
         return
-    trained = run.folder / "metrics.jsonl"
+    trained = run.folder / HISTORY
     since = trained.stat().st_mtime if trained.is_file() else 0.0
     for file in sorted(run.folder.glob("*.json")):
         try:
@@ -68,4 +86,4 @@ def _read(file: Path) -> object:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        raise LabelwiseError(f"{str(file)!r} is not JSON; name what `labelwise evaluate … --json FILE` wrote") from None
+        raise LabelwiseError(f"{str(file)!r} is not JSON; name the JSON file of an evaluation") from None

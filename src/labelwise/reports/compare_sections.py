@@ -145,7 +145,7 @@ def improved_section(runs: Sequence[MeasuredRun], comparisons: Sequence[Comparis
     heads = ["run", "better", "significant", "worse", "significant", "pairs improved", "significant", "best in"]
     pairs = improved_pairs(len(reference.labels))
     return Section(
-        "Labels that improve together",
+        "Improved labels",
         table(heads, rows),
         f"Against {reference.name}. A label is better if its average precision is higher. A pair is improved if both "
         f"of its labels are better: k better labels make k (k - 1) / 2 improved pairs, of {pairs:,} (HSQ section 4.3). "

@@ -23,7 +23,7 @@ _PER_LABEL = 3  # suspicious images of one label; the list in the CSV is complet
 
 
 def predictions_section(run: MeasuredRun, images: int, progress: bool = True) -> Section:
-    """The first images, evenly spread over the table, with what the model predicts and where it looked."""
+    """Some images, evenly spread over the table, with what the model predicts and where it looked."""
     rows = sorted({round(row) for row in np.linspace(0, len(run.table) - 1, min(images, len(run.table)))})
     tagger = Tagger(run.run.model())
     found = tagger.predict([run.table.images[row] for row in rows], on_bad_image="skip", progress=progress)

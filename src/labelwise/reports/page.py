@@ -110,9 +110,13 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         "runs": [run.to_dict() for run in measured],
     }
     sections: list[Section | None] = []
+    looking = next((run for run in [best, *measured] if run.config.head.has_attention), None)
+    if options.predictions and looking is not None:
+        sections.append(image_sections.predictions_section(looking, options.predictions, options.progress))
     script = None
     if len(measured) > 1:
-        sections, script = _compared(measured, options, out, numbers)
+        compared, script = _compared(measured, options, out, numbers)
+        sections += compared
     sections += _in_depth(best, measured, options, out, numbers)
     found = inspect(data.whole, decode=False)
     sections += [single.data_section(found, best), _recipes(measured)]
@@ -207,9 +211,6 @@ def _in_depth(
         found = co_occurrence(run.targets, run.predicted)
         write_csv(out / "cooccurrence.csv", pair_rows(run, found))
         sections.append(curves.together_section(run, found))
-    looking = next((one for one in [run, *runs] if one.config.head.has_attention), None)
-    if options.predictions and looking is not None:
-        sections.append(image_sections.predictions_section(looking, options.predictions, options.progress))
     sections.append(image_sections.mistakes_section(run, wrong, missed))
     if options.quality:
         issues = label_issues(run.scores, run.targets)

@@ -51,7 +51,7 @@
       spot.append(title);
     });
     const gaps = shown.map((run) => `${run.name} ${Math.abs(run.ap[a] - run.ap[b]).toFixed(1)}`);
-    said.textContent = `Upwards: AP of ${labels[b]}. Upper right is better. Gap between the two: ${gaps.join(", ")}.`;
+    said.textContent = `y axis: AP of ${labels[b]}. Upper right is better. Absolute gap: ${gaps.join(", ")}.`;
   };
   [first, second].forEach((select, which) => {
     labels.forEach((label, number) => select.append(new Option(label, number, false, number === pair[which])));

@@ -137,7 +137,7 @@ def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_la
         x, y = finite[name]
         drawn.append(mark(spot, number, f"{name}: {x_label} {x:.4g}, {y_label} {y:.4g}"))
     drawn += axes.beside(spots, list(finite))
-    return figure(title, list(finite), axes.svg(drawn, f"{title}. {y_label} against {x_label}."), f"{y_label} upwards")
+    return figure(title, list(finite), axes.svg(drawn, f"{title}. {y_label} against {x_label}."), f"y axis: {y_label}")
 
 
 def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float | None]], *, title: str) -> Html:

@@ -1,4 +1,4 @@
-"""Many trainings from one command: a grid of settings, resumable, with their results side by side."""
+"""Sweeps: a grid of settings, one training run per combination, resumable, with their results in one table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Run the runs of a sweep, one after the other or several at a time. What is finished is not done again, what was
-interrupted goes on where it stopped, and what fails is written down while the others go on."""
+"""Execute a sweep, one run after the other or several at a time. Finished runs are kept, interrupted ones resume where
+they stopped, and a failure is recorded while the others go on."""
 
 from __future__ import annotations
 
@@ -16,29 +16,42 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
+from labelwise.analysis.measured import measure_runs
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training.recipe import full_key, load_recipe
+from labelwise.training.run import RECIPE, Run, read_history, with_splits_of_run
+from labelwise.training.train import train
 
 Status = Literal["new", "interrupted", "finished", "failed"]
+METRICS = ("mAP", "CF1", "OF1")
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """What became of a run.
+
+    Attributes:
+        planned: The run.
+        status: How far it is.
+        reason: Of a failure, in one line.
+        measured: Of a finished run: its evaluation and complexity as plain values.
+    """
+
     planned: PlannedRun
     status: Status
-    reason: str = ""  # of a failure, one line
-    measured: dict[str, Any] | None = None  # of a finished run: what `labelwise evaluate --json` gives, and complexity
+    reason: str = ""
+    measured: dict[str, Any] | None = None
 
 
 def status_of(folder: Path, planned: PlannedRun) -> Status:
-    """What is there already. Another run in the folder is an error: its numbers would be taken for this one's."""
-    if not (folder / "recipe.yaml").exists():
+    """How far a run is. Another run in its folder is an error: its results would be taken for this one's."""
+    if not (folder / RECIPE).exists():
         return "new"
-    if load_recipe(folder / "recipe.yaml", {}) != planned.recipe:
+    if load_recipe(folder / RECIPE) != planned.recipe:
         raise LabelwiseError(
             f"{str(folder)!r} holds a run with other settings than this sweep's; choose another folder, or remove it"
         )
@@ -53,9 +66,17 @@ def run_sweep(
     jobs: int = 1,
     tell: Callable[[Outcome, int], None] = lambda outcome, number: None,
 ) -> list[Outcome]:
-    """Train what is not finished, measure all on `test_split`, and give the outcomes in the runs' order.
+    """Train all runs that are not finished and measure them.
 
-    `tell` hears of each run when it starts (status new or interrupted) and of each outcome, with the run's number.
+    Args:
+        runs: The planned runs.
+        out: Folder of the sweep.
+        test_split: The images to measure on; None for no measurement.
+        jobs: How many runs to train at a time.
+        tell: Called with each run when it starts (status new or interrupted) and with each outcome, and its number.
+
+    Returns:
+        The outcomes, in the order of the runs.
     """
     outcomes = {planned.name: Outcome(planned, status_of(out / planned.name, planned)) for planned in runs}
     steps = _one_by_one if jobs == 1 else _several(jobs)
@@ -85,8 +106,8 @@ def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
             for future in as_completed(numbers):
                 try:
                     done = future.result()
-                except BrokenProcessPool:  # it takes the others along: the same command again goes on with them
-                    reason = "its process, or one beside it, was killed; is there too little memory?"
+                except BrokenProcessPool:  # it also ends the others, which resume when the sweep is started again
+                    reason = "its process, or that of another run, was killed; was there too little memory?"
                     done = replace(waiting[numbers[future]], status="failed", reason=reason)
                 yield numbers[future], done
         finally:
@@ -96,7 +117,7 @@ def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
 
 
 def _quiet_worker(jobs: int) -> None:
-    """Each process gets its part of the cores and keeps its progress bars to itself: log.txt has it all."""
+    """Each process gets its share of the cores and shows no progress; log.txt has everything."""
     import sys
 
     import torch
@@ -106,9 +127,7 @@ def _quiet_worker(jobs: int) -> None:
 
 
 def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
-    """Train if need be, then measure. Whatever goes wrong is this run's failure and not the sweep's end."""
-    from labelwise.training.train import train
-
+    """Train a run if it is not finished, then measure it. An error is this run's failure and does not end the sweep."""
     planned, folder = outcome.planned, out / outcome.planned.name
     try:
         if outcome.status != "finished":
@@ -122,10 +141,7 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
 
 
 def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]:
-    """Its predictions stay in the run folder, so that measuring again, and the report, take seconds."""
-    from labelwise.analysis.measured import measure_runs
-    from labelwise.training.run import Run, with_splits_of_run
-
+    """Evaluation and complexity of a finished run. Its predictions are stored, so that doing it again takes seconds."""
     table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
     workers = planned.recipe.workers
     (measured,) = measure_runs([Run(folder)], table, folder, bootstrap=0, workers=workers)
@@ -137,16 +153,13 @@ def _table(source: str) -> LabelTable:
     return open_data(source)
 
 
-METRICS = ("mAP", "CF1", "OF1")
-
-
 def rows_of(outcomes: Sequence[Outcome], out: Path) -> list[dict[str, Any]]:
-    """Settings, status and numbers of each run; what a run does not have is None."""
+    """Settings, status and metrics of each run; None for what a run does not have."""
     keys = list(dict.fromkeys(key for outcome in outcomes for key in outcome.planned.settings))
     rows = []
     for outcome in outcomes:
         measured = outcome.measured or {}
-        history = _history(out / outcome.planned.name)
+        history = read_history(out / outcome.planned.name)
         rows.append(
             {
                 "run": outcome.planned.name,
@@ -165,21 +178,21 @@ def rows_of(outcomes: Sequence[Outcome], out: Path) -> list[dict[str, Any]]:
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Runs that differ only in their seed as one row: mean and standard deviation of each metric over the seeds.
+    """Mean and standard deviation of each metric over runs that differ only in their seed.
 
     >>> rows = [{"head": "hsq", "seed": s, "mAP": m, "CF1": m, "OF1": None} for s, m in enumerate([90.0, 92.0])]
     >>> over_seeds(rows, ["head", "seed"])
     [{'head': 'hsq', 'seeds': 2, 'mAP': 91.0, 'mAP_sd': 1.4142135623730951, 'CF1': 91.0, 'CF1_sd': 1.4142135623730951}]
     """
-    kept = [key for key in settings if full_key(key) != "seed"]
-    if len(kept) == len(settings):
+    others = [key for key in settings if full_key(key) != "seed"]
+    if len(others) == len(settings):
         return []
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(json.dumps([row[key] for key in kept]), []).append(row)
+        groups.setdefault(json.dumps([row[key] for key in others]), []).append(row)
     summary = []
     for members in groups.values():
-        entry: dict[str, Any] = {key: members[0][key] for key in kept}
+        entry: dict[str, Any] = {key: members[0][key] for key in others}
         entry["seeds"] = sum(row["mAP"] is not None for row in members)
         for metric in METRICS:
             values = [row[metric] for row in members if row[metric] is not None]
@@ -190,7 +203,7 @@ def over_seeds(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> li
 
 
 def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """results.csv and results.json, written anew after each run: an interrupted sweep has what it knows so far."""
+    """Write results.csv and results.json; after each run, so that an interrupted sweep has its results so far."""
     out.mkdir(parents=True, exist_ok=True)
     content = {"runs": list(rows), "over_seeds": list(summary)}
     atomic_write(out / "results.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -198,9 +211,3 @@ def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[s
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _history(folder: Path) -> list[dict[str, Any]]:
-    from labelwise.training.run import read_history
-
-    return read_history(folder)

@@ -1,4 +1,4 @@
-"""From a grid to the list of runs, with every mistake found before the first one starts."""
+"""Plan a sweep: from a grid to a list of runs, with every mistake found before the first one starts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.heads import preset, with_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
+from labelwise.training.run import SPLITS
+from labelwise.training.train import check
+
+_OPTION = "model.options."
 
 
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> None:
-    """An error for a grid that tries nothing, or something twice.
+    """Raise an error for a grid without values, or with the same twice.
 
     >>> check_grid({"head": "hsq"})
     Traceback (most recent call last):
@@ -48,7 +52,7 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def run_name(settings: Mapping[str, Any]) -> str:
-    """A folder's name that says what is in it.
+    """The name of a run's folder, from its settings.
 
     >>> run_name({"head": "hsq", "head.shared_experts": 4, "head.widths": [64, 16], "lr": "1e-3"})
     'head-hsq_shared_experts-4_widths-64x16_lr-1e-3'
@@ -57,18 +61,23 @@ def run_name(settings: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Letters that no shell and no file system minds."""
+    """A value with only characters that are safe in shells and file systems."""
     text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
     return re.sub(r"[^A-Za-z0-9.+-]+", "-" if not re.fullmatch(r"\w+", text) else "_", text).strip("-") or "none"
 
 
-_OPTION = "model.options."
-
-
 @dataclass(frozen=True)
 class PlannedRun:
-    name: str  # of its folder
-    settings: dict[str, Any]  # of the grid, keys as typed
+    """One run of a sweep.
+
+    Attributes:
+        name: Name of its folder.
+        settings: Its values of the grid, with the keys as given.
+        recipe: Its complete recipe.
+    """
+
+    name: str
+    settings: dict[str, Any]
     recipe: Recipe
 
 
@@ -79,12 +88,18 @@ def plan(
     *,
     skip_invalid: bool = False,
 ) -> list[PlannedRun]:
-    """The runs of a grid on top of `recipe` with `changes`, in order.
+    """The runs of a grid, in order.
 
-    An option that a head does not know, or of the grid that changes nothing in it, is an error; with `skip_invalid` it
-    is left out for that head, which then runs once and not once for each of the option's values.
+    Args:
+        recipe: A recipe file; None for the default.
+        changes: Settings of all runs, by their dotted keys.
+        grid: Settings and the values to try; short keys such as `head`, `lr` and `head.OPTION` are allowed.
+        skip_invalid: Leave out an option of the grid for heads that do not have it or do not use it, so that they run
+            once and not once per value. By default that is an error.
+
+    >>> [run.name for run in plan(None, {"epochs": 1}, {"head": ["gap", "hsq"], "seed": [0, 1]})]
+    ['head-gap_seed-0', 'head-gap_seed-1', 'head-hsq_seed-0', 'head-hsq_seed-1']
     """
-    from labelwise.training.train import check
 
     check_grid(grid)
     runs: dict[str, PlannedRun] = {}
@@ -112,7 +127,7 @@ def _applied(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
 
 
 def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set for all runs, without the options that this run's head does not know."""
+    """The settings of all runs without the options that this run's head does not have."""
     plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
     others = {key: value for key, value in settings.items() if not full_key(key).startswith("model.options")}
     head = preset(load_recipe(recipe, _applied(plain, others)).model.head)
@@ -124,7 +139,7 @@ def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
 
 
 def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that the head does not know or that change nothing in it, each with the reason."""
+    """The settings that the head does not have or does not use, each with the reason."""
     options = {key: full_key(key).removeprefix(_OPTION) for key in settings if full_key(key).startswith(_OPTION)}
     others = {key: value for key, value in settings.items() if key not in options}
     base = load_recipe(recipe, _applied(changes, others)).model
@@ -140,12 +155,11 @@ def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     return useless
 
 
-FILE = "split.csv"
-
-
 def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) -> Path | None:
-    """Open the data before anything runs. If it has no splits, each training would make its own by its seed, and no two
-    seeds could be compared: they are made once, and the manifest that holds them is returned."""
+    """Open the data before anything runs; returns a manifest with splits if the data has none.
+
+    Otherwise each training would split the data by its own seed, and no two seeds could be compared.
+    """
     sources = {run.recipe.data.source for run in runs}
     if None in sources:
         raise LabelwiseError("say which data to train on", options={"data": "photos.csv"})
@@ -153,30 +167,30 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
         table = open_data(str(source))
         if table.split_names == ("",):
             if len(sources) > 1:
-                raise LabelwiseError(f"{source} has no splits; make them first with: labelwise data split")
+                raise LabelwiseError(f"{source} has no splits; split it first, so that all runs use the same images")
             for name in () if test_split is None else test_split.split("+"):
                 if name not in DEFAULT_FRACTIONS:
                     raise unknown_name(f"split of {source}", name, DEFAULT_FRACTIONS)
-            if (out / FILE).exists():
+            if (out / SPLITS).exists():
                 _check_same(table, out)
             else:
                 out.mkdir(parents=True, exist_ok=True)
-                write_manifest(split(table, DEFAULT_FRACTIONS, seed=0), out / FILE)
-            return out / FILE
+                write_manifest(split(table, DEFAULT_FRACTIONS, seed=0), out / SPLITS)
+            return out / SPLITS
         if test_split is not None:
             table.select(test_split)  # raises, and lists the splits there are
     return None
 
 
 def _check_same(table: LabelTable, out: Path) -> None:
-    """The splits of an earlier sweep in this folder are those of the same photos with the same labels."""
-    if _content(open_data(out / FILE, check_files="no")) != _content(table):
+    """Raise an error if the splits in this folder are of other images or labels."""
+    if _content(open_data(out / SPLITS, check_files="no")) != _content(table):
         raise LabelwiseError(
             f"{str(out)!r} holds a sweep on other images or labels than those of {table.source}; choose another folder"
         )
 
 
 def _content(table: LabelTable) -> dict[str, tuple[set[str], ...]]:
-    """The names of the present and of the unknown labels of each photo."""
+    """The names of the present and of the unknown labels of each image."""
     names = [tuple(map(set, row_names(table, row))) for row in range(len(table))]
     return dict(zip(map(os.path.realpath, table.images), names, strict=True))
