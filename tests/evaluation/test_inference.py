@@ -96,7 +96,7 @@ def test_sizes(hsq: LabelModel) -> None:
 
 def test_a_backbone_of_fixed_size_says_so_and_odd_strides_are_found() -> None:
     fixed = create_model("mixer_s32_224", "gap", 2, weights="none")
-    with pytest.raises(LabelwiseError, match="'mixer_s32_224' cannot take pictures of 288 pixels, only 224"):
+    with pytest.raises(LabelwiseError, match="'mixer_s32_224' cannot take images of 288 pixels, only 224"):
         input_sizes(fixed, (1.0, 1.3))
     patches = create_model("vit_tiny_patch16_224", "gap", 2, weights="none", size=48)
     assert input_sizes(patches, (1.0, 1.4)) == [48, 64]
