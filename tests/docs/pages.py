@@ -23,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,14 @@ class Runner:
     def __init__(self, address: str | None = None) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.address = address
+        self.shown: Any = None  # the value of the last expression
 
     def run(self, block: Block) -> None:
         text = block.text.replace(SERVER, self.address or SERVER)
         if block.kind == "python" and ">>> " in text:
             self._doctest(block, text)
         elif block.kind == "python":
-            expect(block.output, self._python(block, text), block.where)
+            expect(block.output, self.python(block, text), block.where)
         elif block.kind == "console":
             for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
                 expect(output, self._command(command, block.where, fails=output.startswith("error:")), block.where)
@@ -134,7 +136,7 @@ class Runner:
         elif block.kind == "sh":
             expect(block.output, shell(text, block.where), block.where)
 
-    def _python(self, block: Block, text: str) -> str:
+    def python(self, block: Block, text: str) -> str:
         """Run the code; as in a notebook, the value of a last expression is shown."""
         module = ast.parse(text, block.where)
         last = module.body.pop() if module.body and isinstance(module.body[-1], ast.Expr) else None
@@ -190,3 +192,27 @@ def shell(script: str, where: str) -> str:
 def expect(output: str | None, said: str, where: str) -> None:
     if output is not None:
         assert doctest.OutputChecker().check_output(output, said, FLAGS), f"{where} prints\n{said}\nnot\n{output}"
+
+
+def write_outputs(notebook: Path) -> None:
+    """Run a notebook and store its outputs: `python tests/docs/pages.py docs/start/tutorial.ipynb`."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    cells = {number: cell for number, cell in enumerate(content["cells"], 1) if cell["cell_type"] == "code"}
+    runner = Runner()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block, cell in zip(blocks(notebook), cells.values(), strict=True):
+            said = runner.python(block, block.text)
+            outputs: list[dict[str, Any]] = []
+            if said:
+                outputs.append({"output_type": "stream", "name": "stdout", "text": said})
+            if runner.shown is not None:
+                data = {"text/plain": repr(runner.shown)}
+                if hasattr(runner.shown, "_repr_html_"):
+                    data["text/html"] = runner.shown._repr_html_()
+                outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
+            cell["outputs"] = outputs
+    notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_outputs(Path(sys.argv[1]).resolve())

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from pages import DOCS, PAGES, ROOT
 
+import labelwise as lw
 from labelwise.cli.serve import serve
 
 
@@ -160,6 +161,11 @@ def test_metrics_of_the_server(address: str) -> None:
 def test_files_that_pages_name_exist(page: Path) -> None:
     named = re.findall(r"`((?:src|tests|benchmarks|recipes|docs)/[\w./-]+)`", page.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = text("docs/reference/api/index.md")
+    assert [name for name in lw.__all__ if f"`lw.{name}`" not in page] == []
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
