@@ -45,7 +45,7 @@ def inspect(
     plot
         Also draw it to this file (.png, .pdf or .svg).
     """
-    from labelwise.reports.figures import check_can_draw, save_picture
+    from labelwise.reports.figures import check_can_draw, save_inspection
 
     if plot:
         check_can_draw(plot)
@@ -58,7 +58,7 @@ def inspect(
         # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
         atomic_write(json_file, text.encode("utf-8", "backslashreplace"))
     if plot:
-        save_picture(report, plot)
+        save_inspection(report, plot)
 
 
 @app.command

@@ -80,7 +80,7 @@ def save_explanation(
 
 
 @names_as_written()
-def save_picture(report: Inspection, path: str | Path) -> None:
+def save_inspection(report: Inspection, path: str | Path) -> None:
     """Draw the frequency of labels, labels per image, and which labels occur together, as a .png, .pdf or .svg."""
     check_can_draw(Path(path))
     from matplotlib.figure import Figure
