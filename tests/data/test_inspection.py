@@ -13,7 +13,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.inspection import Inspection, inspect
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.reports.figures import save_picture
+from labelwise.reports.figures import save_inspection
 
 LABELS = ["day", "night", "sun", "moon", "rare", "never"]
 
@@ -133,7 +133,7 @@ def test_json_and_picture(report: Inspection, tmp_path: Path) -> None:
     assert content["broken"][0]["reason"] == "empty file"
     assert len(content["problems"]) == 8
     pytest.importorskip("matplotlib")
-    save_picture(report, tmp_path / "report.png")
+    save_inspection(report, tmp_path / "report.png")
     pixels = np.asarray(Image.open(tmp_path / "report.png").convert("RGB"))
     assert pixels.shape[1] > 1000
     assert (pixels != 255).any(-1).mean() > 0.05  # something is drawn
@@ -141,10 +141,10 @@ def test_json_and_picture(report: Inspection, tmp_path: Path) -> None:
 
 def test_no_matplotlib_no_such_format(report: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LabelwiseError, match=r"name a \.png, \.pdf or \.svg file"):
-        save_picture(report, tmp_path / "report.docx")
+        save_inspection(report, tmp_path / "report.docx")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(LabelwiseError, match=r"pip install 'labelwise\[plots\]'"):
-        save_picture(report, tmp_path / "report.png")
+        save_inspection(report, tmp_path / "report.png")
 
 
 def test_one_label_one_image(tmp_path: Path) -> None:

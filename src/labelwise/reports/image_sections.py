@@ -82,7 +82,7 @@ def _image_card(image: str, label: str, text: str, present: Sequence[str]) -> Ht
 
 
 def _image_grid(cards: Sequence[Html]) -> Html:
-    return tag("div", *cards, class_="pictures")
+    return tag("div", *cards, class_="images")
 
 
 def mistake_rows(run: MeasuredRun, mistakes: Sequence[Mistake]) -> list[dict[str, Any]]:
