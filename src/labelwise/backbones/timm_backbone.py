@@ -157,7 +157,9 @@ def _known_pretrained_config(name: str) -> Any:
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=3)
         guess = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-        raise LabelwiseError(f"unknown backbone {name!r}; {guess}list_backbones('resnet*') lists them")
+        raise LabelwiseError(
+            f"unknown backbone {name!r}; {guess}`labelwise backbones` and backbones.list_backbones() list them"
+        )
     _, _, tag = name.partition(".")
     tags = [full.partition(".")[2] for full in timm.list_pretrained(name.partition(".")[0] + ".*")]
     if tag and tag not in tags:

