@@ -63,7 +63,7 @@ def test_an_exported_tagger_says_what_the_model_says(root: Path) -> None:
     for one, other in zip(expected.predict(root / "sample"), found.predict(root / "sample", batch_size=4), strict=True):
         assert other.labels == one.labels
         assert other.all_scores == pytest.approx(one.all_scores, abs=1e-5)
-    with pytest.raises(LabelwiseError, match="exported model, which gives scores alone"):
+    with pytest.raises(LabelwiseError, match="only predicts; load the model"):
         found.predict(root / "sample")[0].attention("dog")
     with pytest.raises(LabelwiseError, match="labels of the exported model"):
         load(root / "onnx", labels=["kite"])

@@ -67,8 +67,9 @@ def load(
     from labelwise.engines.choose import open_engine
     from labelwise.model.model import load_model
 
-    hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-    model = on_fastest_device(load_model(source, **{name: value for name, value in hub.items() if value}))
+    model = on_fastest_device(
+        load_model(source, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only)
+    )
     if labels is not None:
         model = model.with_labels(labels).eval()
     put_channels_last(model)
@@ -90,26 +91,24 @@ def open_model(source: str | Path, *, engine: EngineName = "auto") -> LabelModel
 
 
 def on_fastest_device(model: LabelModel) -> LabelModel:
+    """On the GPU, if there is one."""
     import torch
 
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def require_network(model: Model) -> LabelModel:
-    """The model in memory, for everything but predicting; an error for an exported one."""
+    """The model with all its parts, to explain, relabel or save it; an error for an exported model or a copy."""
     from labelwise.model.model import LabelModel
 
     if not isinstance(model, LabelModel):
-        name = str(model.folder) if isinstance(model, ExportedModel) else type(model).__name__
-        raise LabelwiseError(
-            f"{name!r} is an exported model: it gives scores, and nothing of its inside; load the model that it was "
-            "made from"
-        )
+        what = f"the exported model {str(model.folder)!r}" if isinstance(model, ExportedModel) else type(model).__name__
+        raise LabelwiseError(f"{what} only predicts; load the model that it was made from")
     return model
 
 
 def full_config(model: Model) -> ModelConfig:
-    """The whole config: an exported model reads only what predicting needs."""
+    """The whole config of a model. An exported model itself reads only what predicting needs."""
     from labelwise.model.config import ModelConfig
 
     if isinstance(model.config, ModelConfig):

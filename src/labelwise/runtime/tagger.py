@@ -130,8 +130,7 @@ class Tagger:
         if found is None:
             if isinstance(self.model, ExportedModel):
                 raise LabelwiseError(
-                    f"{str(self.model.folder)!r} is an exported model, which gives scores alone; load the model that "
-                    "it was made from"
+                    f"the exported model {str(self.model.folder)!r} only predicts; load the model that it was made from"
                 )
             raise LabelwiseError(
                 "this model's head has no attention to show; explain it with Grad-CAM", options={"method": "grad-cam"}
