@@ -17,8 +17,8 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.decode import find_images
 from labelwise.data.images import Encoded
 from labelwise.data.sample import make_sample
-from labelwise.engines.load import load
-from labelwise.model.model import LabelModel, create_model
+from labelwise.engines.load import load, require_network
+from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.runtime.tagger import Tagger
 
 LABELS = ("boat", "car", "cat", "dog", "sun")
@@ -292,3 +292,26 @@ def test_to_pandas_names_the_package_that_is_missing(
 def test_load_refuses_options_that_it_does_not_know(tagger: Tagger, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="treshold"):
         load(tmp_path, treshold=0.5)  # type: ignore[call-arg]
+
+
+def test_options_for_the_hub_arrive_there(tagger: Tagger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger.model.save(tmp_path / "model")
+    given: dict[str, object] = {}
+
+    def snapshot_download(name: str, **options: object) -> str:
+        given.update(options, name=name)
+        return str(tmp_path / "model")
+
+    monkeypatch.setattr("labelwise.model.folder.snapshot_download", snapshot_download)
+    assert load("ann/pets", revision="v1", token=False).labels == LABELS
+    assert (given["name"], given["revision"], given["token"]) == ("ann/pets", "v1", False)
+    with pytest.raises(TypeError, match="revison"):
+        load_model(tmp_path / "model", revison="v1")  # a folder needs no hub, but a typo is one all the same
+
+
+def test_a_copy_of_a_model_predicts_and_names_what_the_rest_needs(tagger: Tagger, pictures: list[str]) -> None:
+    fast = Tagger(tagger.model.optimize())
+    assert fast.predict(pictures[0])[0].all_scores == pytest.approx(tagger.predict(pictures[0])[0].all_scores, abs=1e-4)
+    assert fast.predict(pictures[0])[0].attention("dog").shape == (2, 2)
+    with pytest.raises(LabelwiseError, match="OptimizedModel only predicts; load the model that it was made from"):
+        require_network(fast.model)
