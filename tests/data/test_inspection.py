@@ -178,7 +178,7 @@ def test_the_known_duplicates_of_voc2007(shared_data: Path) -> None:
 def test_an_inspection_in_a_notebook_and_in_pandas(report: Inspection) -> None:
     assert repr(report).endswith("40 images, 6 labels; train 30, test 10; 8 problems>")
     assert "1 images are in several splits" in report._repr_html_()
-    frame = pytest.importorskip("pandas") and report.to_pandas()
+    frame = report.to_pandas()
     assert frame.loc["never"].to_dict() == {"images": 0, "train": 0, "test": 0, "unknown": 0}
     assert frame["images"].is_monotonic_decreasing
 

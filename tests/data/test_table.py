@@ -212,7 +212,7 @@ def test_a_table_in_a_notebook_and_in_pandas() -> None:
     page = table._repr_html_()
     assert "&lt;b&gt;.jpg" in page
     assert "<b>.jpg" not in page
-    frame = pytest.importorskip("pandas") and table.to_pandas()
+    frame = table.to_pandas()
     assert frame.loc["a.jpg"].to_dict() == {"split": "train", "cat": 1, "dog": -1}
     many = LabelTable.from_lists([f"{n}.jpg" for n in range(5000)], [["cat"]] * 5000)
     assert len(many._repr_html_()) < 5000

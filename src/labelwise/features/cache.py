@@ -25,7 +25,6 @@ from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
 _ROUNDS = 3  # of computing; a second one is needed only if files change meanwhile
 
-
 Location = tuple[Shard, int]  # a shard and the slot of a map in it
 
 

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """`index` tells where each stored map is. Use only maps that passed `check`."""
+    """The stored maps. `index` tells where each one is; use only those that passed `check`."""
 
     def __init__(self, root: Path, fingerprint: str, about: dict[str, Any]) -> None:
         self.folder, self.fingerprint, self.about = root / fingerprint, fingerprint, about
@@ -111,12 +111,19 @@ class Store:
                 for pattern in LEFTOVERS:  # of a process that was killed
                     for path in self.folder.glob(pattern):
                         path.unlink(missing_ok=True)
+            with self._writing():  # under the lock: or the loop above might remove another process's draft
+                atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
             yield
 
     def _lock_file(self) -> IO[str]:
-        try:
-            atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
             return (self.folder / "lock").open("a")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise LabelwiseError(
                 f"cannot write the feature cache in {str(self.folder)!r} ({error.strerror}); "
