@@ -1,6 +1,6 @@
 """Write the tables of docs/research/performance.md from benchmarks/results/*.json.
 
-python -m benchmarks.speed all --out benchmarks/results && python benchmarks/performance_page.py
+python -m benchmarks.speed all --out benchmarks/results && python -m benchmarks.performance_page
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every benchmark gives: a table, promises that are kept or not, JSON, a plot, and the table for a page."""
+"""What every benchmark gives: a table, targets that are met or not, JSON, a plot, and the table for a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """A promise about a measured number: at least, or at most, a limit."""
+    """A target for a measured number: at least, or at most, a limit."""
 
     what: str
     value: float
@@ -43,11 +43,11 @@ class Check:
     def text(self) -> str:
         """
         >>> Check("HSQ against Algorithm 1", 26.75, 20).text()
-        'HSQ against Algorithm 1: 26.75x (promised: at least 20x)'
+        'HSQ against Algorithm 1: 26.75x (target: at least 20x)'
         """
         bound = "at most" if self.at_most else "at least"
         missed = "" if self.holds else ": MISSED"
-        return f"{self.what}: {self.value:.2f}{self.unit} (promised: {bound} {self.limit:g}{self.unit}){missed}"
+        return f"{self.what}: {self.value:.2f}{self.unit} (target: {bound} {self.limit:g}{self.unit}){missed}"
 
 
 @dataclass

@@ -130,7 +130,7 @@ def serve(
         Check("throughput under load against predict", 100 * load_result.images_per_second / offline, 85, unit="%"),
         Check("answers that were lost", lost, 0, at_most=True, unit=""),
         Check("answers that were wrong", wrong, 0, at_most=True, unit=""),
-        Check("memory at the end against 25% of the time: more by", growth, 5, at_most=True, unit="%"),
+        Check("memory growth from 25% of the time to the end", growth, 5, at_most=True, unit="%"),
     ]
     report.publish(json, plot)
 

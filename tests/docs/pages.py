@@ -105,8 +105,9 @@ def parse(command: str) -> None:
         words = words[words.index("-m") + 1 :]
     if words[:3] == ["python", "-m", "benchmarks.speed"]:
         bench.parse_args(words[3:], exit_on_error=False, print_error=False)
-    elif words[0] == "python" and words[1].endswith(".py"):
-        assert (ROOT / words[1]).exists(), f"{words[1]} does not exist"
+    elif words[:2] == ["python", "-m"] or (words[0] == "python" and words[1].endswith(".py")):
+        script = words[1] if words[1] != "-m" else words[2].replace(".", "/") + ".py"
+        assert (ROOT / script).exists(), f"{script} does not exist"
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"no make {words[1]}"
     elif words[0] == "labelwise":
