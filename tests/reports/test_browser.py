@@ -100,7 +100,7 @@ def test_any_two_labels_can_be_chosen(browser: Any, pages: dict[str, Path]) -> N
     upwards.select_option("12")
     assert marks.first.get_attribute("d") != before
     said = page.locator("#choose-pair .note").inner_text()
-    assert said.startswith(f"Upwards: AP of {names[12]}. Upper right is better. Gap between the two: gap <u>run ")
+    assert said.startswith(f"y axis: AP of {names[12]}. Upper right is better. Absolute gap: gap <u>run ")
     assert wrong == []
 
 
