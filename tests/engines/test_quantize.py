@@ -76,5 +76,5 @@ def test_too_much_lost_is_refused(root: Path, tmp_path: Path) -> None:
             max_loss=-100,
         )
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(LabelwiseError, match="INT8 needs images"):
+    with pytest.raises(LabelwiseError, match="INT8 needs a dataset"):
         export(str(root / "model"), out=tmp_path / "out", calibration=str(root / "sample"))
