@@ -137,7 +137,7 @@ def test_auto_does_not_measure_for_a_few_images(model: LabelModel, fake: list[st
 
 def test_another_machine_measures_again(model: LabelModel, fake: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     open_engine("auto", model, size=64, images=500, batch_size=2)
-    monkeypatch.setattr(choose, "_processor", lambda: "another one")
+    monkeypatch.setattr(choose, "processor", lambda: "another one")
     said: list[str] = []
     assert open_engine("auto", model, size=64, images=1, batch_size=2, say=said.append).family == "torch"
     assert open_engine("auto", model, size=64, images=900, batch_size=2, say=said.append).family == "onnxruntime"

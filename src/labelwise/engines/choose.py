@@ -6,10 +6,9 @@ import json
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
 from labelwise.data.decode import thread_count
 from labelwise.engines.convert import FILES, convert, open_file
+from labelwise.engines.measure import in_turns, package_version, processor
 from labelwise.model.model import LabelModel
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import (
@@ -94,7 +94,7 @@ def _torch_engine(module: nn.Module) -> TorchEngine:
 def _measured(module: nn.Module, place: Path, size: int, batch_size: int) -> dict[str, Any]:
     """The fastest family, the images per second of each, and why others were left out."""
     images = _noise(batch_size, size)
-    speeds: dict[str, float] = {}
+    runs: dict[str, Callable[[], object]] = {}
     left_out: dict[str, str] = {}
     for family in FAMILIES:
         try:
@@ -102,13 +102,9 @@ def _measured(module: nn.Module, place: Path, size: int, batch_size: int) -> dic
         except (LabelwiseError, OSError) as error:  # not installed, not convertible, different outputs, or a full disk
             left_out[family] = str(error)
             continue
-        engine(images)  # the first run allocates
-        times = []
-        for _ in range(_TIMED_RUNS):
-            start = time.perf_counter()
-            engine(images)
-            times.append(time.perf_counter() - start)
-        speeds[family] = round(batch_size / min(times), 2)
+        runs[family] = partial(engine, images)
+    times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS)
+    speeds = {family: round(1e3 * batch_size / timing.best, 2) for family, timing in times.items()}
     return {"family": max(speeds, key=lambda family: speeds[family]), "images_per_second": speeds, "left_out": left_out}
 
 
@@ -140,7 +136,7 @@ def _converted(module: nn.Module, family: Family, place: Path, size: int, batch_
 
 def _place(module: nn.Module, size: int) -> Path:
     """The cache folder of a network, keyed by its weights and by what affects its conversion."""
-    versions = [_version(name) for name in ("torch", "onnxscript")]
+    versions = [package_version(name) for name in ("torch", "onnxscript")]
     digest = sha256(f"engines {FORMAT} {size} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
 
@@ -156,24 +152,9 @@ def network_parts(network: nn.Module) -> Iterator[str | memoryview]:
 
 def _machine() -> str:
     """What a measured speed depends on besides the network."""
-    versions = [_version(name) for name in ("torch", "onnxruntime", "openvino")]
-    facts = [platform.machine(), _processor(), thread_count(), *versions]
+    versions = [package_version(name) for name in ("torch", "onnxruntime", "openvino")]
+    facts = [platform.machine(), processor(), thread_count(), *versions]
     return sha256(json.dumps(facts)).hexdigest()[:16]
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    return next((line for line in text.splitlines() if line.startswith("model name")), "")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _noise(batch: int, size: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.engines.convert import STRIDE, convert, open_file, takes_other_sizes
+from labelwise.engines.measure import package_version
 from labelwise.engines.quantize import Calibration, quantize
 from labelwise.model.folder import replace_model_folder
 from labelwise.model.model import LabelModel
@@ -53,7 +53,7 @@ def export_model(
         kind=kind,
         precision="float32" if calibration is None else "int8",
         other_sizes=takes_other_sizes(model, model.config.preprocessing.size),
-        made_with=_versions(),
+        made_with={name: found for name in _PACKAGES if (found := package_version(name))},
     )
     settings = model.config.model_dump(mode="json")
 
@@ -105,13 +105,3 @@ def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) 
 
 def _noise(batch: int, height: int, width: int) -> Floats:
     return np.random.default_rng(height + width + batch).standard_normal((batch, 3, height, width), np.float32)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

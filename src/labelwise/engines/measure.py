@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
         "threads": thread_count(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # before the measurement
-        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in _PACKAGES if (found := package_version(name))},
     }
 
 
@@ -80,11 +80,12 @@ def processor() -> str:
     return " ".join(part for part in (facts.get("model name", platform.machine()), widest) if part)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str:
+    """Empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return ""
 
 
 # Memory, from Linux's /proc; on other systems nothing is known or limited.
