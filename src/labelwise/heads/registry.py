@@ -27,8 +27,10 @@ def register_head(
     """Make a head known under its config's `kind` and the names of its presets: a class decorator.
 
     A registered head works everywhere: in `create`, `create_model`, recipes, saved models, exports, reports and on the
-    command line. A package that the command line should import for its heads names the module that registers them as
-    an entry point of the group `labelwise.heads`.
+    command line. So that the command line finds the heads of your package, name their module in its `pyproject.toml`:
+
+        [project.entry-points."labelwise.heads"]
+        mine = "my_package.heads"
 
     Args:
         config: The class of the head's options; its `kind` has a default.
