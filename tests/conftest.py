@@ -27,6 +27,7 @@ ENABLED_BY = {
     "": "make install  # every extra: pip install --editable '.[dev]'",
 }
 _server = pytest.StashKey[fork_server.ForkServer]()
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else a pool of processes that import PyTorch each
 
 
 def pytest_configure(config: pytest.Config) -> None:

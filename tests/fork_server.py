@@ -104,7 +104,7 @@ def start(
 
 
 def run(
-    *arguments: object, input: str | bytes | None = None, timeout: float = 300, **options: Any
+    *arguments: object, input: str | bytes | None = None, timeout: float = 900, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """The same, to its end. `input` is what it reads on standard input."""
     with tempfile.TemporaryFile() as given:

@@ -15,8 +15,23 @@ from job_kit import contents, kill, rows, save_model, save_pictures, workers_of
 from labelwise.jobs.job import JobSettings
 from labelwise.jobs.run import run_job
 from labelwise.jobs.sources import find_parts
+from tests.fork_server import Command
+from tests.server.serving_kit import write_tiny_export
 
-pytestmark = pytest.mark.slow
+
+def test_a_small_job_on_ray_gives_the_files_of_one_without(labelwise: Command, tmp_path: Path) -> None:
+    """One worker, which runs an exported model: it starts without PyTorch. The tests below disturb larger jobs."""
+    pytest.importorskip("onnxruntime")
+    model, photos = write_tiny_export(tmp_path / "model"), tmp_path / "photos"
+    save_pictures(photos, 5)
+    (photos / "bad.jpg").write_bytes(b"oops")
+    job = ("predict", model, photos, "--part-size", 3)
+    done = labelwise(*job, "--out", tmp_path / "ray", "--runner", "ray", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"6 \w+ in 2 parts \(.*\); 1 of them could not be decoded", done.stderr)
+    done = labelwise(*job, "--out", tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 
 def start(model: str, photos: Path, out: Path, *words: str) -> subprocess.Popen[str]:
@@ -38,6 +53,7 @@ def kill_a_worker_after(process: subprocess.Popen[str], out: Path, parts: int) -
     raise AssertionError("no worker was seen")
 
 
+@pytest.mark.slow
 def test_killed_workers_change_nothing_in_5000_pictures(tmp_path: Path) -> None:
     model, photos = save_model(tmp_path / "model"), tmp_path / "photos"
     save_pictures(photos, 4998)
@@ -70,6 +86,7 @@ def test_killed_workers_change_nothing_in_5000_pictures(tmp_path: Path) -> None:
     assert {n: c for n, c in found_files.items() if not n.startswith(".")} == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_part_that_kills_every_process_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +111,7 @@ def test_a_part_that_kills_every_process_does_not_stop_the_others(
     ]
 
 
+@pytest.mark.slow
 def test_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
     model, photos = save_model(tmp_path / "model"), tmp_path / "photos"
     save_pictures(photos, 400)
