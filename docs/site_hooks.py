@@ -44,6 +44,8 @@ def site_links(text: str, source: str, page: str) -> str:
     def rewritten(match: re.Match[str]) -> str:
         target = os.path.normpath(os.path.join(os.path.dirname(source), match["path"]))
         target = PAGES.get(target, target.removeprefix("docs/"))
+        if target.removesuffix(".ipynb") in NOTEBOOKS:
+            target = target.replace(".ipynb", ".md")
         return os.path.relpath(target, os.path.dirname(page) or ".")
 
     return LINK.sub(rewritten, text)
