@@ -247,7 +247,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
         real(tensors, path, metadata=metadata)
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(LabelwiseError, match=r"No space left.*the one before it stands.*--resume"):
+    with pytest.raises(LabelwiseError, match=r"No space left.*the previous one is kept.*resume=True"):
         train(wanted, tmp_path / "a")
     monkeypatch.undo()
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
@@ -261,14 +261,14 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data.source": None}, "say which with --data"),
+        ({"data.source": None}, "no data to train on"),
         ({"data.source": "nowhere.csv"}, "no file or folder 'nowhere.csv'"),
         ({"model.head": "hsqq"}, "unknown head"),
         ({"loss.name": "asl"}, "unknown loss"),
         ({"data.validation": "holdout"}, "holdout"),
         ({"loss.options": {"reduction": "none"}}, "gives no number to minimise"),
         ({"ema": 0.9, "strategy": "fsdp"}, "cannot be sharded"),
-        ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "model.words=package:glove-50d"),
+        ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "model.words=.package:glove-50d"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], message: str, sample: Path, tmp_path: Path) -> None:

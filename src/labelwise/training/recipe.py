@@ -200,7 +200,7 @@ class Recipe(Config):
 
 # The default recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
-    description="Sensible defaults for your own photos: a head on a frozen, pretrained backbone, in minutes on a CPU.",
+    description="Defaults for your own images: a head on a frozen, pretrained backbone, in minutes on a CPU.",
     model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
     augmentation=AugmentationConfig(flip=0.5, cutout=0.0, policy="none"),
     pair_mix=0.5,
