@@ -15,9 +15,7 @@ from labelwise.data.sample import make_sample
 from labelwise.model.model import create_model
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = (
-    "--backbone resnet10t --weights none --size 32 --epochs 1 --workers 0 --set head.dim=16 --set head.shared_experts=3"
-)
+SMALL = "--backbone test_resnet --weights none --size 32 --epochs 1 --workers 0 --set head.dim=16"
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +25,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = make_sample(folder / "demo" / "sample", images=40, size=48).labels
     torch.manual_seed(0)
     for head, options in (("hsq", {"dim": 16, "shared_experts": 3}), ("gap", {})):
-        model = create_model("resnet10t", head, labels, weights="none", size=32, **options)
+        model = create_model("test_resnet", head, labels, weights="none", size=32, **options)
         model.save(folder / "demo" / head / "model")
     os.environ["LABELWISE_CACHE"], before = str(folder / "cache"), os.environ.get("LABELWISE_CACHE")
     data = folder / "demo" / "sample" / "labels.csv"
