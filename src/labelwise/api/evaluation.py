@@ -66,7 +66,7 @@ def evaluate(
         scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
         fit_thresholds: Fit a threshold for each label: `f1`, or a target such as `precision=0.9` or `recall=0.8`.
         fit_temperature: Fit a temperature and an offset, so that scores are probabilities.
-        fit_on: The split to fit on; best one that is not measured on. Default: `split`.
+        fit_on: The split to fit on; best one that is not measured on. Default: that of `split`.
         save: Write what was fitted into the model. By default it is used for this evaluation only.
         unseen: Zero-shot: labels that the training did not see, as names or as a file with one per line. They are
             measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe; `"none"` for none.

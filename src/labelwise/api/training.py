@@ -54,14 +54,15 @@ def train(
         data: Images and labels: a path, `format:path` or `format:path?option=value`.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments change single ones.
-        head: Name of the head (`lw.heads.list_heads()`).
-        backbone: Name of the timm backbone.
+        head: Name of the head; `labelwise heads` lists them.
+        backbone: Name of the timm backbone; `labelwise backbones` lists them.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
         size: Input size in pixels.
         freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains
             the last layers of the backbone; `none` trains everything.
-        start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss.
-        loss: Name of the loss (`lw.losses`).
+        start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
+            folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
+        loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc or softmax-cross-entropy.
         epochs: Passes over the training images.
         batch_size: Images per step, of all processes together.
         lr: Highest learning rate.

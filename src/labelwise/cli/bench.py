@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, say
+from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, described_by, say
 from labelwise.core.files import atomic_write
 
 
+@described_by("api.cost:bench")
 def bench(
     model: Model = None,
     /,
@@ -31,21 +32,6 @@ def bench(
     """Measure a model on this machine: every engine that is installed, in turns, in one run.
 
     Comparisons with other implementations: make bench, from a checkout.
-
-    Parameters
-    ----------
-    photos
-        A folder of images for the end-to-end speed, from files to labels. Default: synthetic images.
-    images
-        How many of them, at most; 0 measures the network alone.
-    seconds
-        How long to measure the network, at least.
-    compile
-        Also measure torch.compile, which takes a minute or two to prepare.
-    exported
-        An exported model to measure beside it, e.g. one in INT8; may be repeated.
-    memory
-        Also measure the peak memory, in a new process per engine (Linux only).
     """
     from labelwise.analysis.speed import COLUMNS
 

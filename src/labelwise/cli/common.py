@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import docstring_parser
 import yaml
 from cyclopts import Parameter, validators
 from rich.console import Console
 
 from labelwise.core.errors import LabelwiseError
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 AtLeastOne = Parameter(validator=validators.Number(gte=1))
 NotNegative = Parameter(validator=validators.Number(gte=0))
@@ -51,6 +57,39 @@ Settings = Annotated[
         help="Any other setting of the recipe: --set optimizer.weight_decay=0.05 --set head.shared_experts=4.",
     ),
 ]
+
+
+def described_by(function: str) -> Callable[[Command], Command]:
+    """Take the help of a command's parameters from the docstring of the public function that it calls.
+
+    What the command itself says comes first. The function's source is read, not imported: help must not wait for
+    PyTorch.
+
+    Args:
+        function: `module:function`, in `labelwise.api`.
+    """
+    module, _, name = function.partition(":")
+    tree = ast.parse(Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8"))
+    (source,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    documented = docstring_parser.parse(ast.get_docstring(source) or "").params
+    about = {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
+
+    def describe(command: Command) -> Command:
+        parameters = inspect.signature(command).parameters
+        own = inspect.getdoc(command) or ""
+        said = {parameter.arg_name for parameter in docstring_parser.parse(own).params}
+
+        def flag(word: re.Match[str]) -> str:
+            return f"--{word[1].replace('_', '-')}" if word[1] in parameters else word[1]
+
+        lines = [own, *([] if said else ["", "Parameters", "----------"])]
+        for name in parameters:
+            if name in about and name not in said:
+                lines.append(f"{name}\n    {re.sub(r'`([^`]+)`', flag, about[name])}")
+        command.__doc__ = "\n".join(lines)
+        return command
+
+    return describe
 
 
 def parse_options(pairs: Iterable[str], flags: Collection[str] = ()) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from labelwise.cli.common import (
     OnBadImage,
     Split,
     Workers,
+    described_by,
     note,
     say,
     warn,
@@ -27,6 +28,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 
+@described_by("api.evaluation:evaluate")
 def evaluate(
     model: Model = None,
     /,
@@ -53,27 +55,8 @@ def evaluate(
 
     Parameters
     ----------
-    flip
-        Average over each image and its mirror image.
     scales
-        Average over these multiples of the model's input size, e.g. 0.8,1.0,1.2.
-    fit_thresholds
-        Fit a threshold for each label: f1, or a target such as precision=0.9 or recall=0.8.
-    fit_temperature
-        Fit a temperature and an offset, so that scores are probabilities.
-    fit_on
-        The split to fit on; best one that is not measured on. Default: the one of --split.
-    save
-        Write what was fitted into the model. By default it is used for this evaluation only.
-    unseen
-        Zero-shot: labels that the training did not see, a file with one per line or names separated by commas. They are
-        measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe. none: no unseen labels.
-    bootstrap
-        Bootstrap samples for the confidence intervals; 0 for none.
-    ignore_extra_labels
-        Leave out labels of the data that the model does not have.
-    cache
-        Keep the backbone's features on disk, and use those that are there.
+        Average over these multiples of the model's input size, separated by commas: 0.8,1.0,1.2.
     """
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)

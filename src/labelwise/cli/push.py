@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, note, say
+from labelwise.cli.common import Flag, described_by, note, say
 
 
+@described_by("api.deployment:push")
 def push(
     model: str,
     name: str,
@@ -28,20 +29,8 @@ def push(
 
     Parameters
     ----------
-    model
-        A run folder or a model folder.
-    name
-        The repository, owner/name; it is created if needed.
-    license
-        The model's licence as the hub writes it, e.g. apache-2.0 or cc-by-4.0. Default: none is stated.
-    private
-        Make a new repository private. An existing one stays as it is.
     evaluation
         A file that labelwise evaluate … --json wrote; may be repeated. Those in the run folder are found.
-    message
-        The commit message.
-    dry_run
-        Write what would be uploaded into this folder, and upload nothing.
     """
     if dry_run is None:
         note("uploading …")

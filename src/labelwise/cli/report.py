@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, Names, Workers, say, warn
+from labelwise.cli.common import BatchSize, Flag, Names, Workers, described_by, say, warn
 
 
+@described_by("api.evaluation:report")
 def report(
     runs: Names,
     /,
@@ -34,28 +35,8 @@ def report(
 
     Parameters
     ----------
-    runs
-        Run folders, model folders or hub ids; several are compared on the same images.
-    out
-        Folder for report.html and the files beside it.
-    data
-        The dataset to measure on. Default: the data of the runs' recipe.
-    split
-        The images to measure on: a split, several (train+val), or all. Default: test if there is one, else val.
-    reference
-        The run that the others are compared with, by its name on the page. Default: the first one.
     pair
         Two related labels to compare across the runs, e.g. cow,horse; may be repeated.
-    images
-        How many of the worst mistakes of each kind to show.
-    predictions
-        How many images to show with their predictions and attention maps.
-    quality
-        Also list labels that are probably wrong or missing; needs pip install 'labelwise[quality]'.
-    per_label_baseline
-        Also fit one model per label on the same frozen features, and show which labels lose from joint training.
-    bootstrap
-        Bootstrap samples for intervals and comparisons.
     """
     page = lw.report(
         runs,

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
+from labelwise.cli.common import described_by
 from labelwise.core.errors import LabelwiseError
 
 
+@described_by("api.deployment:serve")
 def serve(
     models: Annotated[list[str] | None, Parameter(negative=())] = None,
     /,
@@ -35,16 +37,6 @@ def serve(
 
     Parameters
     ----------
-    models
-        Run folders, model folders, exported models or hub ids, also as NAME=PATH; the first one is the default.
-        Default: the bundled tagger.
-    host
-        The address to listen on; 0.0.0.0 for other machines (then set a key).
-    port
-        The port; 0 takes a free one.
-    engine
-        What runs the models. auto: the engine of an exported model; otherwise the fastest one, measured at the first
-        start.
     workers
         Processes that hold the models, each with its share of the cores. One is the most efficient and uses all cores.
         With two, one goes on while the other is restarted.
@@ -64,8 +56,6 @@ def serve(
         Most images that wait for an answer; more get status 429.
     api_key_file
         A file with the key that requests must send. Default: LABELWISE_API_KEY of the environment, if set.
-    access_log
-        Write a line for each request.
     """
     lw.serve(
         models,

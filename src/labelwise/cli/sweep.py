@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, parse_options, say
+from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, say
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise.api.training import SweepResult
 
 
+@described_by("api.training:sweep")
 def sweep(
     *,
     grid: Names,
@@ -43,24 +44,12 @@ def sweep(
     grid
         A setting and its values; may be repeated: --grid head.shared_experts=0,4,16 --grid seed=0,1,2.
         Keys are the recipe's (optimizer.weight_decay), or head, head.OPTION, backbone, size, freeze, loss, lr.
-    out
-        Folder of the sweep: one folder per run, results.csv, results.json and the report.
     data
         Images and labels, as for labelwise train.
-    recipe
-        A YAML file with all other settings. Default: those of labelwise train.
-    set_
-        Another setting for all runs: --set epochs=5.
     test_split
         The images on which the runs are compared; none: validation only.
-    skip_invalid
-        Leave out an option for heads that do not have it; by default that is an error.
-    dry_run
-        List the runs and what is there already, and do nothing.
-    jobs
-        Number of runs at a time.
-    report
-        Write the comparison page at the end.
+    set_
+        Another setting for all runs: --set epochs=5.
     """
     try:
         result = lw.sweep(

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Settings, parse_options, say
+from labelwise.cli.common import Flag, Settings, described_by, parse_options, say
 
 
+@described_by("api.training:train")
 def train(
     *,
     out: Path,
@@ -33,47 +34,7 @@ def train(
     resume: Flag = False,
     overwrite: Flag = False,
 ) -> None:
-    """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop.
-
-    Parameters
-    ----------
-    out
-        Folder of the run: model, recipe, metrics, checkpoints and log.
-    data
-        Images and labels: a path (its format is recognised), format:path or format:path?option=value.
-    recipe
-        A YAML file with all settings; flags and --set change single ones.
-    head
-        Name of the head (labelwise heads).
-    backbone
-        Name of the timm backbone (labelwise backbones).
-    weights
-        Weights of the backbone: auto, hub, package, none or a file.
-    size
-        Input size in pixels.
-    freeze
-        backbone: train only the head, on features that are computed once and cached. early: also train the last layers
-        of the backbone (a ResNet's last two stages). none: also train the whole backbone.
-    start
-        A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model folder or
-        a hub id has to fit the other settings. To fine-tune, add --freeze early (or none) and a small --lr.
-    loss
-        Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, softmax-cross-entropy.
-    epochs
-        Passes over the training images.
-    batch_size
-        Images per step, of all processes together.
-    lr
-        Highest learning rate.
-    seed
-        Seed of everything random; the same seed gives the same weights.
-    on_bad_image
-        skip: leave out images that cannot be decoded, and count them.
-    resume
-        Continue the run in --out exactly where it stopped.
-    overwrite
-        Replace the run in --out.
-    """
+    """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop."""
     given: dict[str, Any] = {
         "head": head,
         "backbone": backbone,
