@@ -39,7 +39,7 @@ bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python -m benchmarks.performance_page
 
 docs: $(INSTALLED) ## Build the documentation site in site/; a dead link is an error
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove what the targets made
 	rm -rf .venv build dist demo site .pytest_cache .mypy_cache .ruff_cache
