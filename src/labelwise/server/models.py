@@ -71,6 +71,8 @@ def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None
     tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
     size = tagger.config.preprocessing.size
     tagger.logits(np.zeros((1, 3, size, size), np.float32))  # the first run allocates and compiles
+    if not isinstance(tagger.model, ExportedModel):
+        import labelwise.analysis.maps  # noqa: F401  (takes seconds: the first /explain should not wait for it)
     return tagger
 
 
