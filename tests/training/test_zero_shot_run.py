@@ -166,7 +166,7 @@ def test_wrong_lists_are_named(here: Path, tmp_path: Path, capsys: pytest.Captur
     train(recipe(here, "conse"), tmp_path / "run")
     arguments = ["evaluate", str(tmp_path / "run"), "--data", str(here / "labels.csv"), "--workers", "0"]
     for more, message in (
-        (["--fit-thresholds", "f1"], "add --unseen none"),
+        (["--fit-thresholds", "f1"], "--unseen none"),
         (["--unseen", "house"], "trained on 'house'"),
         (["--unseen", "none"], "does not know: 'fish', 'tree'"),
     ):
