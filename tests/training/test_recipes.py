@@ -140,8 +140,19 @@ def test_hsq_appendix_a3(name: str) -> None:
     optimizer = recipe.optimizer
     assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adam", 1e-4, 1e-2)
     assert (optimizer.betas, recipe.epochs) == ((0.9, 0.9999), 100)
-    # Adam adds the decay to the gradient, which would swamp an averaged loss (docs/reference/recipes.md).
-    assert recipe.loss.options["reduction"] == "sum"
+
+
+@pytest.mark.parametrize("name", [name for name in PAPER if name.startswith("hsq/")])
+def test_hsq_takes_what_the_paper_leaves_out_from_query2labels_code(name: str) -> None:
+    """Its command: --gamma_pos 0 --gamma_neg 2 --dtgfl, clip 0, mean x 1000, a cutout that cuts nothing."""
+    recipe = recipe_of(name)
+    options = recipe.loss.options
+    assert (options["gamma_neg"], options["gamma_pos"], options["clip"]) == (2, 0, 0)
+    assert (options["detach_weight"], options["reduction"], recipe.loss.scale) == (True, "mean", 1000)
+    augmentation = recipe.augmentation
+    assert (augmentation.policy, augmentation.cutout, augmentation.flip) == ("randaugment-uniform", 0, 0)
+    if recipe.model.head == "hsq":
+        assert recipe.model.options["expert_init"] == "independent"
 
 
 @pytest.mark.parametrize("name", [n for n in PAPER if n.startswith("ml-decoder/") and "imagenet" not in n])
@@ -160,6 +171,8 @@ def test_ml_decoder_appendix_c(name: str) -> None:
         assert recipe.loss.name == "asymmetric"
         gamma_neg = 7 if "open-images" in name else 4  # appendix H
         assert (options["gamma_neg"], options["gamma_pos"], options["clip"]) == (gamma_neg, 0, 0.05)
+        assert (options["detach_weight"], options["reduction"]) == (True, "sum")
+        assert augmentation.cutout_fill == "random"
     if "open-images" in name:
         assert options["unknown"] == "negative"
         assert 0 < options["unknown_weight"] < 1

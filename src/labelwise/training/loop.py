@@ -188,10 +188,11 @@ class Trainer:
     def _loss_scale(self, number: int) -> float:
         """Fabric averages gradients over processes, and accumulation adds them up. A mean over images needs the mean
         of both, a sum needs the sum of both."""
-        if self.loss.options["reduction"] == "sum":
-            return float(self.fabric.world_size)
+        scale = self.recipe.loss.scale
+        if self.loss.options.get("reduction") == "sum":
+            return scale * self.fabric.world_size
         window = number - number % self.recipe.accumulate
-        return 1 / (min(window + self.recipe.accumulate, len(self.batches)) - window)
+        return scale / (min(window + self.recipe.accumulate, len(self.batches)) - window)
 
     def _optimize(self) -> None:
         """Clip the gradients, update the weights and their average."""

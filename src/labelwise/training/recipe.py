@@ -98,9 +98,16 @@ class ModelRecipe(Config):
 
 
 class LossRecipe(Config):
-    """The loss by name, with its options (`labelwise.losses.create`)."""
+    """The loss by name, with its options (`labelwise.losses.create`).
+
+    Attributes:
+        name: Name of the loss.
+        scale: Factor of its gradient. It matters to optimizers that add the weight decay to the gradient.
+        options: Options of the loss.
+    """
 
     name: str = "asymmetric"
+    scale: PositiveFloat = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -88,7 +88,7 @@ def check(recipe: Recipe) -> None:
             "random_queries need independent labels; use none, or train a multi-label model with another loss",
             options={"head.random_queries": 0},
         )
-    if losses.create(recipe.loss.name, **recipe.loss.options).options["reduction"] == "none":
+    if losses.create(recipe.loss.name, **recipe.loss.options).options.get("reduction") == "none":
         raise LabelwiseError(
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
