@@ -18,6 +18,7 @@ import pytest
 from tests import fork_server
 
 collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
+collect_ignore_glob = ["*/conftest.py"]  # no doctests there; as modules they all have one name
 LONGEST = ("test_processes.py", "test_presets.py", "test_page.py", "test_run.py", "test_engines.py", "test_export.py")
 # What a skipped test lacks, by the reason it gives, and the one command that helps.
 ENABLED_BY = {
