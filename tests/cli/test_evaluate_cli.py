@@ -160,3 +160,17 @@ def test_without_a_model_the_bundled_tagger_is_measured_and_never_changed(
     status, _, said = evaluate(*options, "--fit-thresholds", "f1", "--save")
     assert status == 2
     assert "name a model of your own" in said
+
+
+def test_metrics_as_others_compute_them(evaluate: Callable[..., tuple[int, str, str]], here: Path) -> None:
+    """`--as` names conventions of published tables; they stand beside ours, in the output and in the file."""
+    data = ["run", "--data", "photos/labels.csv", "--bootstrap", "0", "--json", "conventions.json"]
+    status, out, err = evaluate(*data, "--as", "query2label", "--as", "voc2007")
+    assert status == 0, err
+    assert "query2label" in out
+    result = json.loads((here / "conventions.json").read_text())
+    assert list(result["conventions"]) == ["query2label", "voc2007"]
+    assert result["conventions"]["query2label"]["mAP"] >= result["mAP"]  # the envelope lies above the steps
+    status, _, err = evaluate(*data, "--as", "query2lable")
+    assert status == 2
+    assert "did you mean 'query2label'" in err

@@ -20,6 +20,7 @@ from labelwise.evaluation.inference import InferenceOptions, engine_for, predict
 from labelwise.evaluation.thresholds import fit_config, parse_rule
 from labelwise.evaluation.zero_shot import ZeroShotEvaluation, evaluate_zero_shot, seen_and_unseen
 from labelwise.features import FeatureCache
+from labelwise.metrics import check_conventions
 from labelwise.model.folder import find_folder
 from labelwise.model.model import LabelModel
 from labelwise.runtime.exported import ExportedModel
@@ -45,6 +46,7 @@ def evaluate(
     fit_on: str | None = None,
     save: bool = False,
     unseen: str | Sequence[str] | None = None,
+    conventions: Sequence[str] = (),
     bootstrap: int = 1000,
     on_bad_image: OnBadImage = "error",
     ignore_extra_labels: bool = False,
@@ -70,6 +72,8 @@ def evaluate(
         save: Write what was fitted into the model. By default it is used for this evaluation only.
         unseen: Zero-shot: labels that the training did not see, as names or as a file with one per line. They are
             measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe; `"none"` for none.
+        conventions: Also compute the metrics as these lines of work do: `ml-gcn`, `query2label`, `ml-decoder`,
+            `open-images`, `nus-wide-zsl`, `voc2007` or `labelwise`.
         bootstrap: Bootstrap samples for the confidence intervals; 0 for none.
         on_bad_image: `skip` leaves out images that cannot be decoded, and lists them.
         ignore_extra_labels: Leave out labels of the data that the model does not have.
@@ -93,6 +97,7 @@ def evaluate(
     fits = fit_thresholds is not None or fit_temperature
     if (save or fit_on) and not fits:
         raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
+    check_conventions(conventions)
     require(bootstrap=(bootstrap, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     if fit_thresholds is not None:
         parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
@@ -111,6 +116,8 @@ def evaluate(
     hidden = _unseen(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels only", options={"unseen": "none"})
+    if hidden and conventions:
+        raise LabelwiseError("conventions are for labels that training saw", options={"unseen": "none"})
     if hidden and engine not in ("auto", "torch"):
         raise LabelwiseError(f"engine {engine} cannot run unseen labels", options={"engine": "torch"})
     config = full_config(network)
@@ -166,7 +173,7 @@ def evaluate(
             warn(
                 f"{shared:,} images are both fitted and measured on: these numbers are optimistic; fit on another split"
             )
-    evaluation = replace(measure(config, table, logits, **known), **about)
+    evaluation = replace(measure(config, table, logits, conventions=conventions, **known), **about)
     if target is not None:
         assert isinstance(network, LabelModel)
         network.config = config

@@ -55,7 +55,13 @@ for _number, (_title, _commands) in enumerate(COMMANDS.items()):
 app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
 
 # Keyword arguments whose flag has another name.
-_FLAGS = {"attention_head": "head", "evaluations": "evaluation", "pairs": "pair", "api_key": "api_key_file"}
+_FLAGS = {
+    "attention_head": "head",
+    "conventions": "as",
+    "evaluations": "evaluation",
+    "pairs": "pair",
+    "api_key": "api_key_file",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

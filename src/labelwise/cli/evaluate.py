@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 import labelwise as lw
@@ -43,6 +44,7 @@ def evaluate(
     fit_on: str | None = None,
     save: Flag = False,
     unseen: str | None = None,
+    conventions: Annotated[list[str] | None, Parameter("--as", negative=())] = None,
     bootstrap: Annotated[int, NotNegative] = 1000,
     on_bad_image: OnBadImage = "error",
     ignore_extra_labels: Flag = False,
@@ -71,6 +73,7 @@ def evaluate(
         fit_on=fit_on,
         save=save,
         unseen=unseen,
+        conventions=conventions or (),
         bootstrap=bootstrap,
         on_bad_image=on_bad_image,
         ignore_extra_labels=ignore_extra_labels,
@@ -81,15 +84,16 @@ def evaluate(
         warn=warn,
         say=note,
     )
-    from labelwise.evaluation.tables import headline, headline_table, label_table, notes
+    from labelwise.evaluation.tables import convention_table, headline, headline_table, label_table, notes
 
     result = evaluation.to_dict()
     # First the file, then the tables: `labelwise evaluate … | head` ends the printing early.
     if json_file:
         atomic_write(json_file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     say(headline(result))
-    for table in (label_table(result), headline_table(result)):
-        Console(highlight=False).print(table)
+    for table in (label_table(result), headline_table(result), convention_table(result)):
+        if table is not None:
+            Console(highlight=False).print(table)
     for line in notes(result):
         say(line)
     if save:

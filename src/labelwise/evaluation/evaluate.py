@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -18,7 +19,7 @@ from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
 from labelwise.evaluation.inference import InferenceOptions, TableLogits, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
-from labelwise.metrics import MultiLabelScores, multilabel_scores
+from labelwise.metrics import MultiLabelScores, multilabel_scores, scores_as
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import decide, probabilities
@@ -51,6 +52,8 @@ class Evaluation:
         split: The images that were measured on, for people.
         fitted: What was fitted for this evaluation, and on which split.
         test_time: Test-time augmentation that was used.
+        conventions: All metrics as other lines of work compute them, by their names (`metrics.scores_as`): at 0.5 on
+            uncalibrated scores.
 
     Example:
         >>> evaluation = lw.evaluate("runs/first", "photos.csv", split="test")  # doctest: +SKIP
@@ -72,6 +75,7 @@ class Evaluation:
     split: str = ""
     fitted: dict[str, Any] | None = None
     test_time: dict[str, Any] | None = None
+    conventions: dict[str, MultiLabelScores] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON; metrics, intervals and ECE as percentages."""
@@ -93,7 +97,8 @@ class Evaluation:
             "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
             "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
         }
-        told = {"fitted": self.fitted, "test_time": self.test_time}
+        conventions = {name: _published(scores.to_dict()) for name, scores in self.conventions.items()}
+        told = {"fitted": self.fitted, "test_time": self.test_time, "conventions": conventions or None}
         return result | {name: value for name, value in told.items() if value is not None}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -105,6 +110,11 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         return as_html(self.to_dict())
+
+
+def _published(result: dict[str, Any]) -> dict[str, Any]:
+    """What tables in papers print."""
+    return {name: result[name] for name in ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")}
 
 
 def describe_model(config: ModelConfig) -> dict[str, Any]:
@@ -160,6 +170,7 @@ def measure(
     bootstrap: int = 1000,
     seed: int = 0,
     ignore_extra_labels: bool = False,
+    conventions: Sequence[str] = (),
 ) -> Evaluation:
     """`evaluate` for predictions of `table` that are there already: the model itself is not needed."""
     matched = match_labels(table, config.labels, ignore_extra=ignore_extra_labels)
@@ -185,6 +196,7 @@ def measure(
         labels_ignored=tuple(labels_not_in(config.labels, table.labels)),
         data=table.source,
         draws=draws,
+        conventions={name: scores_as(name, predictions.logits, targets, thresholds=0.0) for name in conventions},
     )
 
 

@@ -56,6 +56,18 @@ def headline_table(result: Result) -> Table:
     return table
 
 
+def convention_table(result: Result) -> Table | None:
+    """The metrics as other lines of work compute them; None if none was asked for."""
+    if "conventions" not in result:
+        return None
+    table = Table("as", title="at 0.5 on uncalibrated scores (percent)", box=None, title_justify="left")
+    for column in ("mAP", "CF1", "OF1", "CF1 top-3", "OF1 top-3"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, row in result["conventions"].items():
+        table.add_row(name, *(_number(value) for value in row.values()))
+    return table
+
+
 def label_table(result: Result) -> Table:
     """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
     if "zsl" in result:

@@ -3,7 +3,7 @@
 All values are fractions from 0 to 1; `MultiLabelScores.to_dict()` gives the percentages that reports show.
 """
 
-from labelwise.metrics.conventions import list_conventions, scores_as
+from labelwise.metrics.conventions import check_conventions, list_conventions, scores_as
 from labelwise.metrics.precision_recall import (
     PrecisionRecall,
     f1_at_k,
@@ -20,6 +20,7 @@ __all__ = [
     "MultiLabelScores",
     "PrecisionRecall",
     "average_precision",
+    "check_conventions",
     "f1_at_k",
     "list_conventions",
     "mean_average_precision",

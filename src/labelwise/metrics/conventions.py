@@ -53,6 +53,13 @@ def list_conventions() -> list[str]:
     return list(CONVENTIONS)
 
 
+def check_conventions(names: Sequence[str]) -> None:
+    """Raise an error for a name that is not a convention."""
+    for name in names:
+        if name not in CONVENTIONS:
+            raise unknown_name("convention", name, CONVENTIONS)
+
+
 def scores_as(
     convention: str,
     scores: ArrayLike,
@@ -77,8 +84,7 @@ def scores_as(
     >>> [round(scores_as(name, scores, targets, top_k=2).at_top_k[2].OF1, 2) for name in ("labelwise", "ml-gcn")]
     [0.86, 1.0]
     """
-    if convention not in CONVENTIONS:
-        raise unknown_name("convention", convention, CONVENTIONS)
+    check_conventions([convention])
     chosen = CONVENTIONS[convention]
     values, known = read_both(scores, targets)
     if chosen.images_need_positive:
