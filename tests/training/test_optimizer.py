@@ -8,19 +8,24 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise.training.checkpoint import optimizer_tensors, restore_optimizer
-from labelwise.training.optimizer import create_optimizer, rate_at
+from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(50, 0.2), (37, 0.3), (400, 0.05)])
-def test_one_cycle_is_torchs(steps: int, warmup: float) -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+def test_one_cycle_is_torchs_and_so_is_its_momentum(steps: int, warmup: float) -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     reference = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=1.0, total_steps=steps, pct_start=warmup, cycle_momentum=False, final_div_factor=1e12
+        optimizer, max_lr=1.0, total_steps=steps, pct_start=warmup, final_div_factor=1e12
     )
-    recipe = ScheduleRecipe(name="one-cycle", warmup=warmup)
+    recipe = ScheduleRecipe(name="one-cycle", warmup=warmup, momentum=(0.95, 0.85))
+    ours = create_optimizer(torch.nn.Linear(1, 1), OptimizerRecipe(lr=2.0))
     for step in range(steps):
-        assert rate_at(step, steps, recipe) == pytest.approx(reference.get_last_lr()[0], abs=1e-9), step
+        set_rate(ours, rate_at(step, steps, recipe), momentum_at(step, steps, recipe))
+        (expected,) = optimizer.param_groups
+        for group in ours.param_groups:
+            assert group["lr"] == pytest.approx(2 * expected["lr"], abs=1e-9), step
+            assert group["betas"] == pytest.approx(expected["betas"], abs=1e-9), step
         optimizer.step()
         reference.step() if step + 1 < steps else None
 

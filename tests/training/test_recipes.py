@@ -161,6 +161,7 @@ def test_ml_decoder_appendix_c(name: str) -> None:
     optimizer, schedule, augmentation = recipe.optimizer, recipe.schedule, recipe.augmentation
     assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adamw", 2e-4, 1e-4)
     assert (schedule.name, schedule.warmup, recipe.ema, recipe.batch_size) == ("one-cycle", 0.2, 0.9997, 56)
+    assert schedule.momentum == (0.95, 0.85)
     assert (augmentation.cutout, augmentation.policy, augmentation.flip) == (0.5, "autoaugment", 0)
     assert recipe.model.normalisation == "plain"
     assert recipe.epochs == (25 if "open-images" in name else 40)

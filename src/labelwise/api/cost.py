@@ -97,8 +97,8 @@ def complexity(
     Example:
         >>> import labelwise as lw
         >>> counts = lw.complexity(head="gap", backbone="resnet10t", size=64, labels=5)
-        >>> counts.size, counts.parts["head"].parameters
-        (64, 2560)
+        >>> counts.size, counts.parts["classifier"].parameters
+        (64, 2565)
     """
     from labelwise.api.inputs import open_model
     from labelwise.model.complexity import measure_complexity

@@ -35,7 +35,7 @@ from labelwise.training.checkpoint import (
 )
 from labelwise.training.display import Display, write_curves
 from labelwise.training.distributed import StopRequest
-from labelwise.training.optimizer import create_optimizer, rate_at, set_rate
+from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.run import HISTORY, write_gates
 
@@ -158,7 +158,8 @@ class Trainer:
     def _step(self, inputs: Tensor, targets: Tensor, number: int) -> float:
         recipe, step = self.recipe, self.progress.step
         torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + self.fabric.global_rank)
-        set_rate(self.optimizer, rate_at(step, self.steps, recipe.schedule))
+        schedule = recipe.schedule
+        set_rate(self.optimizer, rate_at(step, self.steps, schedule), momentum_at(step, self.steps, schedule))
         inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):

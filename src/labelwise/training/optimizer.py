@@ -79,9 +79,27 @@ def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
     return _cosine((step - rise + 1) / (steps - rise), 1.0, recipe.final)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
+def momentum_at(step: int, steps: int, recipe: ScheduleRecipe) -> float | None:
+    """The first beta of a step, if the schedule changes it: high while the rate is low, as in torch's OneCycleLR.
+
+    >>> recipe = ScheduleRecipe(warmup=0.5, momentum=(0.95, 0.85))
+    >>> [round(momentum_at(step, 8, recipe), 3) for step in range(8)]
+    [0.95, 0.925, 0.875, 0.85, 0.865, 0.9, 0.935, 0.95]
+    """
+    if recipe.momentum is None or steps == 1:
+        return None
+    high, low = recipe.momentum
+    rise, last = recipe.warmup * steps - 1, steps - 1
+    if step <= rise:
+        return _cosine(step / rise if rise > 0 else 1.0, high, low)
+    return _cosine((step - rise) / (last - rise), low, high)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, share: float, momentum: float | None = None) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * share
+        if momentum is not None:
+            group["betas"] = (momentum, group["betas"][1])
 
 
 def _cosine(progress: float, start: float, end: float) -> float:

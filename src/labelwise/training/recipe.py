@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
@@ -138,11 +138,20 @@ class ScheduleRecipe(Config):
         name: Shape of the schedule.
         warmup: Share of all steps in which the rate rises.
         final: The last rate, as a share of the highest.
+        momentum: For `one-cycle`: the first beta at the lowest and at the highest rate, as torch's OneCycleLR has them;
+            None keeps the optimizer's.
     """
 
     name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
     warmup: Fraction = 0.2
     final: float = Field(default=0.0, ge=0)
+    momentum: tuple[Fraction, Fraction] | None = None
+
+    @model_validator(mode="after")
+    def _momentum_of_one_cycle(self) -> Self:
+        if self.momentum is not None and self.name != "one-cycle":
+            raise ValueError("momentum is for the one-cycle schedule; leave it out")
+        return self
 
 
 class Recipe(Config):
