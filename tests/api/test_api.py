@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import labelwise as lw
 from labelwise import cli
 from labelwise.cli import main
 from labelwise.data.sample import make_sample
+from labelwise.training.recipe import load_recipe
 
 TINY = {"backbone": "resnet10t", "weights": "none", "size": 32, "epochs": 1, "batch_size": 16, "workers": 0}
 
@@ -271,3 +273,53 @@ def test_training_needs_a_path_and_a_resumed_run_takes_no_settings(place: Path, 
         lw.train(out=place / "run", resume=True, epochs=3)
     with pytest.raises(lw.LabelwiseError, match=r"no run in .* to resume"):
         lw.train(out=tmp_path / "nothing", resume=True)
+
+
+def test_top_limits_the_labels(place: Path) -> None:
+    image = sorted((place / "sample" / "images").iterdir())[0]
+    (prediction,) = lw.predict(image, place / "run", top=2)
+    assert len(prediction.labels) == len(prediction.scores) == 2
+    assert prediction.labels == list(prediction.all_scores)[:2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda image, run, out: lw.predict(image, run, sidecar="foo"),
+        lambda image, run, out: lw.predict(image, run, engine="foo"),
+        lambda image, run, out: lw.explain(image, run, method="foo"),
+        lambda image, run, out: lw.evaluate(run, "photos.csv", on_bad_image="foo"),
+        lambda image, run, out: lw.export(run, out=out, format="foo"),
+        lambda image, run, out: lw.predict_job([str(image)], run, out=out, runner="foo"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused(call: Any, place: Path, tmp_path: Path) -> None:
+    image = sorted((place / "sample" / "images").iterdir())[0]
+    with pytest.raises(lw.LabelwiseError, match=r"unknown .* 'foo'"):
+        call(image, place / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_explain_takes_one_image(place: Path) -> None:
+    images = sorted((place / "sample" / "images").iterdir())[:2]
+    with pytest.raises(lw.LabelwiseError, match="one image at a time"):
+        lw.explain(images, place / "run")  # type: ignore[arg-type]
+    with pytest.raises(lw.LabelwiseError, match="no such file or folder"):
+        lw.explain("nope.png", place / "run")
+
+
+def test_a_stream_that_nobody_reads_leaves_a_whole_file(place: Path, tmp_path: Path) -> None:
+    stream = lw.predict_stream(place / "sample" / "images", place / "run", json=tmp_path / "all.json")
+    del stream
+    assert json.loads((tmp_path / "all.json").read_text()) == []
+
+
+def test_an_evaluation_of_a_run_says_what_it_measured(place: Path) -> None:
+    evaluation = lw.Run(place / "run").evaluate(split="test", bootstrap=0, workers=0)
+    assert (evaluation.model, evaluation.split) == (str(place / "run"), "test")
+
+
+def test_a_recipe_with_an_old_name_can_be_changed_under_either(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("union: 0.5\n")
+    for name in ("union", "pair_mix"):
+        assert load_recipe(tmp_path / "old.yaml", {name: 0.25}).pair_mix == 0.25

@@ -88,7 +88,7 @@ def test_an_exported_model_is_evaluated_like_the_model(root: Path) -> None:
     np.testing.assert_allclose(found.logits, expected.logits, atol=1e-5)
     scores = [evaluate(one, table, bootstrap=0, **options).to_dict()["mAP"] for one in (model, network)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-    with pytest.raises(LabelwiseError, match="leave out the cache and the scales"):
+    with pytest.raises(LabelwiseError, match="use no cache or scales"):
         predict_logits(network, table, scales=(1.0, 2.0), workers=0, progress=False)
 
 

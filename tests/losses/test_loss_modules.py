@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.plugins import import_plugins
+from labelwise.losses import modules
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
 TARGETS = torch.tensor([[1, 0, 0], [0, 1, -1]])
@@ -94,3 +97,22 @@ def test_a_loss_of_ones_own_is_one_function_and_one_class(monkeypatch: pytest.Mo
     assert torch.equal(loss(LOGITS, TARGETS), squared(LOGITS, TARGETS, reduction="sum"))
     with pytest.raises(LabelwiseError, match=r"reduction='median'"):
         losses.create("squared", reduction="median")
+
+
+def test_a_package_brings_its_loss_to_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real installed package, as pip leaves it: a module and the entry points in its dist-info."""
+    (tmp_path / "plugin_loss.py").write_text(
+        "from labelwise.losses import Loss, bce\n\n\nclass Plugin(Loss, name='plugin', function=bce):\n    pass\n"
+    )
+    info = tmp_path / "plugin_loss-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-loss\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[labelwise.losses]\nplugin = plugin_loss\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("labelwise.losses.modules._LOSSES", dict(modules._LOSSES))  # forget it after the test
+    import_plugins.cache_clear()
+    assert "plugin" in losses.list_losses()
+    assert torch.equal(losses.create("plugin")(LOGITS, TARGETS), losses.bce(LOGITS, TARGETS))
+    with pytest.raises(LabelwiseError, match="there is a loss 'bce' already"):
+        type("Mine", (losses.Loss,), {}, name="bce", function=losses.bce)
+    import_plugins.cache_clear()

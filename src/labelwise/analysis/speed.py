@@ -163,7 +163,7 @@ def open_taggers(
             ways[family] = partial(converted, family)
     for name, folder in (exported or {}).items():
         if find_export(folder) is None:
-            raise LabelwiseError(f"{str(folder)!r} is not an exported model; export one first (lw.export)")
+            raise LabelwiseError(f"{str(folder)!r} is not an exported model; export one first")
         ways[name] = partial(load, folder)
     taggers: dict[str, Tagger] = {}
     left_out: dict[str, str] = {}

@@ -48,11 +48,15 @@ def bench(
     """
     from labelwise.analysis.speed import measure_speed
     from labelwise.api.inputs import model_path, require
+    from labelwise.api.prediction import check_paths
     from labelwise.data.decode import find_images
     from labelwise.data.sample import make_sample
     from labelwise.model.model import LabelModel
+    from labelwise.training.run import short_names
 
     require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
+    folders = [Path(folder) for folder in exported]
+    names = [f"exported: {name}" for name in short_names([str(folder) for folder in folders])]
     with TemporaryDirectory() as temporary:
         if isinstance(model, LabelModel):  # the processes that measure memory load it again
             model.save(Path(temporary) / "model")
@@ -60,6 +64,7 @@ def bench(
         if not images:
             paths: list[str] = []
         elif photos is not None:
+            check_paths([photos])
             paths = [str(path) for path in find_images(photos)][:images]
         else:
             paths = list(make_sample(Path(temporary) / "images", images=images, size=400, progress=False).images)
@@ -69,7 +74,7 @@ def bench(
             batch_size=batch_size,
             seconds=seconds,
             compile=compile,
-            exported={f"exported: {Path(folder).name}": Path(folder) for folder in exported},
+            exported=dict(zip(names, folders, strict=True)),
             memory=memory,
             progress=progress,
         )

@@ -54,6 +54,10 @@ def export(
         2.4e-07
         >>> lw.load("first-onnx").predict("photo.jpg")  # doctest: +SKIP
     """
+    from labelwise.api.inputs import require_choice
+    from labelwise.runtime.exported import ExportFormat
+
+    require_choice(format=(format, ExportFormat), on_bad_image=(on_bad_image, OnBadImage))
     if int8 != (calibration is not None):
         raise LabelwiseError(
             "INT8 needs a dataset to calibrate on: give both", options={"int8": True, "calibration": ...}

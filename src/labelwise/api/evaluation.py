@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import model_name, model_path, open_table, require
+from labelwise.api.inputs import model_name, model_path, open_table, require, require_choice
 from labelwise.core.errors import LabelwiseError, shortened
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
@@ -98,6 +98,7 @@ def evaluate(
     if (save or fit_on) and not fits:
         raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
     check_conventions(conventions)
+    require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage))
     require(bootstrap=(bootstrap, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     if fit_thresholds is not None:
         parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images

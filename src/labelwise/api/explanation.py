@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use
 from labelwise.analysis.maps import Method, map_caption, maps_of
 from labelwise.analysis.masking import MaskingCheck, masking_check
-from labelwise.api.inputs import model_path, open_model, open_table, require
-from labelwise.api.prediction import open_tagger
+from labelwise.api.inputs import model_path, open_model, open_table, require, require_choice
+from labelwise.api.prediction import check_paths, open_tagger
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
 from labelwise.engines.load import require_network
@@ -88,13 +88,18 @@ def explain(
         (7, 7)
     """
     require(top=(top, 1))
+    require_choice(method=(method, Method))
+    check_paths([image])
     if out is not None:
         check_can_draw(Path(out))
     if isinstance(image, str | Path) and Path(image).is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
     tagger = open_tagger(model)
     network = require_network(tagger.model)
-    prediction = tagger.predict(image)[0]
+    predictions = tagger.predict(image)
+    if len(predictions) != 1:
+        raise LabelwiseError(f"explain one image at a time, not {len(predictions)}")
+    prediction = predictions[0]
     shown = list(prediction.all_scores)[:top] if labels is None else list(labels)
     maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
     explanation = Explanation(prediction, dict(maps), map_caption(network, method, layer, attention_head))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 
@@ -53,6 +53,19 @@ def model_name(model: object) -> str:
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     return str(getattr(model, "folder", None) or type(model).__name__)  # an exported model has a folder
+
+
+def require_choice(**choices: tuple[str | None, object]) -> None:
+    """An error for the first value that its `Literal` type does not list.
+
+    >>> from typing import Literal
+    >>> require_choice(method=("atention", Literal["attention", "grad-cam"]))
+    Traceback (most recent call last):
+    labelwise.core.errors.LabelwiseError: unknown method 'atention'; did you mean 'attention'? (attention, grad-cam)
+    """
+    for name, (value, literal) in choices.items():
+        if value is not None and value not in get_args(literal):
+            raise unknown_name(name, value, get_args(literal))
 
 
 def require(**numbers: tuple[float | None, float]) -> None:

@@ -13,14 +13,16 @@ from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import finalize
 
-from labelwise.api.inputs import model_path, require
+from labelwise.api.inputs import model_path, require, require_choice
 from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage, is_image
 from labelwise.engines.load import load
+from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.prediction import Prediction, Predictions
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     AnyModel = str | Path | Run | LabelModel | Tagger | None
 
+Runner = Literal["local", "ray"]
 _FEW = 8  # images: for so few it does not matter which engine was chosen
 
 
@@ -128,6 +131,7 @@ def predict_stream(
         ...     print(prediction)
     """
     require(top=(top, 1), batch_size=(batch_size, 1))
+    require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage), sidecar=(sidecar, SidecarKind))
     if (sidecar_dir or overwrite) and sidecar is None:
         raise LabelwiseError(
             "only sidecars can be redirected or overwritten; ask for them", options={"sidecar": "json"}
@@ -174,23 +178,25 @@ def predict_stream(
                     chosen = prediction.choose(top, threshold)
                     for writer in waiting:
                         writer.write(prediction, chosen)
-                yield prediction
+                yield prediction.limited(top, threshold)
 
     names = [str(image) for image in wanted] if isinstance(wanted, list) else None
-    return PredictionStream(tagger, predictions(), total, names)
+    stream = PredictionStream(tagger, predictions(), total, names)
+    finalize(stream, files.close)  # also of one that nobody reads
+    return stream
 
 
 def predict_job(
-    images: Iterable[str],
+    images: str | Path | Iterable[str],
     model: str | Path | Run | None = None,
     *,
-    out: str,
+    out: str | Path,
     threshold: float | None = None,
     top: int | None = None,
     labels: Sequence[str] | None = None,
     engine: EngineName = "auto",
     batch_size: int = 32,
-    runner: Literal["local", "ray"] = "local",
+    runner: Runner = "local",
     address: str | None = None,
     workers: int | None = None,
     part_size: int = 500,
@@ -231,6 +237,7 @@ def predict_job(
     """
     from labelwise.jobs import JobSettings, find_parts, run_job
 
+    require_choice(engine=(engine, EngineName), runner=(runner, Runner))
     if (address or workers) and runner != "ray":
         raise LabelwiseError("only Ray has an address and workers", options={"runner": "ray"})
     require(top=(top, 1), batch_size=(batch_size, 1), workers=(workers, 1))
@@ -242,11 +249,12 @@ def predict_job(
         batch_size=batch_size,
         all_scores=all_scores,
     )
-    parts = find_parts(images, listed=listed, part_size=part_size, column=column)
+    sources = [os.fspath(images)] if isinstance(images, str | Path) else images
+    parts = find_parts(sources, listed=listed, part_size=part_size, column=column)
     return run_job(
         model_path(model),
         parts,
-        out,
+        os.fspath(out),
         settings,
         runner=runner,
         address=address,
@@ -271,6 +279,10 @@ def open_tagger(
         if labels is not None or threshold is not None or engine not in (None, "auto"):
             raise LabelwiseError("a loaded tagger keeps its labels, threshold and engine; give them to lw.load")
         return model
+    if isinstance(model, ExportedModel):
+        if labels is not None:
+            raise LabelwiseError("the labels of an exported model are fixed; load the model that it was made from")
+        return Tagger(model if engine in (None, "auto") else model.open(engine), threshold=threshold)
     if model is not None and not isinstance(model, str | os.PathLike):  # in memory
         network: Any = model if labels is None else model.with_labels(labels)
         if engine in (None, "auto"):
@@ -302,7 +314,7 @@ def check_paths(paths: Iterable[Any]) -> None:
     """An error for the first path that leads nowhere; patterns and URLs are looked up when they are opened."""
     for path in paths:
         name = str(path) if isinstance(path, str | Path) else ""
-        if name and not os.path.exists(name) and "://" not in name and not glob.has_magic(name):
+        if name and not os.path.exists(os.path.expanduser(name)) and "://" not in name and not glob.has_magic(name):
             raise LabelwiseError(f"no such file or folder: {name!r}")
 
 

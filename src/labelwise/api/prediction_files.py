@@ -240,6 +240,7 @@ class SidecarWriter:
             raise LabelwiseError(
                 f"{str(file)!r} exists and labelwise did not write it; overwrite such files, or choose another folder",
                 options={"overwrite": True, "sidecar_dir": ...},
+                either=True,
             )
         return True
 

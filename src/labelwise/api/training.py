@@ -250,7 +250,8 @@ def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[
     {'mixup': 0.2, 'model.options.shared_experts': 4, 'optimizer.weight_decay': 0.05}
     """
     names = [name for name, one in signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    valid = list(dict.fromkeys([*names, *Recipe.model_fields]))
+    settings_only = [name for name in names if full_key(name) != name or name in Recipe.model_fields]
+    valid = list(dict.fromkeys([*settings_only, *Recipe.model_fields]))
     changes: dict[str, Any] = {}
     for key, value in settings.items():
         full = full_key(key)

@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        if "--help" in words and any(words[0] in group for group in COMMANDS.values()) and words[0] != "data":
+        commands = [name for group in COMMANDS.values() for name in group if name != "data"]
+        if {"--help", "-h"} & set(words) and words[0] in commands:
             app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
         app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:

@@ -79,13 +79,17 @@ def described_by(function: str) -> Callable[[Command], Command]:
         own = inspect.getdoc(command) or ""
         said = {parameter.arg_name for parameter in docstring_parser.parse(own).params}
 
-        def flag(word: re.Match[str]) -> str:
-            return f"--{word[1].replace('_', '-')}" if word[1] in parameters else word[1]
+        def text(name: str) -> str:
+            def flag(word: re.Match[str]) -> str:
+                other = word[1] in parameters and word[1] != name
+                return f"--{word[1].replace('_', '-')}" if other else word[1]
+
+            return re.sub(r"`([^`]+)`", flag, about[name])
 
         lines = [own, *([] if said else ["", "Parameters", "----------"])]
         for name in parameters:
             if name in about and name not in said:
-                lines.append(f"{name}\n    {re.sub(r'`([^`]+)`', flag, about[name])}")
+                lines.append(f"{name}\n    {text(name)}")
         command.__doc__ = "\n".join(lines)
         return command
 

@@ -28,7 +28,7 @@ def heads(name: str = "*", /) -> None:
     if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
         config = lw.heads.preset(name)
         table = Table(
-            "part", "option", "value", "meaning", title=f"head {name}: change any option with --set OPTION=VALUE"
+            "part", "option", "value", "meaning", title=f"head {name}: change any option with --set head.OPTION=VALUE"
         )
         for option, part in config.option_parts().items():
             owner = config if part is None else getattr(config, part)

@@ -29,6 +29,8 @@ def push(
 
     Parameters
     ----------
+    private
+        Make a new repository private. An existing one stays as it is.
     evaluation
         A file that labelwise evaluate … --json wrote; may be repeated. Those in the run folder are found.
     """

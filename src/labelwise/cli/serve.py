@@ -37,6 +37,8 @@ def serve(
 
     Parameters
     ----------
+    models
+        Runs, model folders, exported models or hub ids, also as NAME=PATH. Default: the bundled tagger.
     workers
         Processes that hold the models, each with its share of the cores. One is the most efficient and uses all cores.
         With two, one goes on while the other is restarted.

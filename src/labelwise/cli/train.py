@@ -34,7 +34,14 @@ def train(
     resume: Flag = False,
     overwrite: Flag = False,
 ) -> None:
-    """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop."""
+    """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop.
+
+    Parameters
+    ----------
+    freeze
+        backbone: train only the head, on features that are computed once and cached. early: also train the last layers
+        of the backbone. none: also train the whole backbone.
+    """
     given: dict[str, Any] = {
         "head": head,
         "backbone": backbone,

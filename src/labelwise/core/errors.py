@@ -15,6 +15,7 @@ class LabelwiseError(Exception):
         message: What is wrong and what to do, without any command-line flag.
         options: Keyword arguments that fix it. Python users read them as such, the command line as flags; a key with a
             dot is a setting of the recipe.
+        either: Each of the options fixes it; otherwise all of them together do.
 
     >>> error = LabelwiseError("'a.jpg' is truncated; replace it or skip it", options={"on_bad_image": "skip"})
     >>> str(error)
@@ -23,9 +24,9 @@ class LabelwiseError(Exception):
     "'a.jpg' is truncated; replace it or skip it (--on-bad-image skip)"
     """
 
-    def __init__(self, message: str, *, options: Mapping[str, object] | None = None) -> None:
+    def __init__(self, message: str, *, options: Mapping[str, object] | None = None, either: bool = False) -> None:
         super().__init__(message)  # all that a copy in another process needs; the rest is in __dict__
-        self.message, self.options = message, dict(options or {})
+        self.message, self.options, self.either = message, dict(options or {}), either
 
     def __str__(self) -> str:
         return self._with(_as_argument, ", ")
@@ -50,6 +51,7 @@ class LabelwiseError(Exception):
     def _with(self, render: Callable[[str, object], str], between: str) -> str:
         if not self.options:
             return self.message
+        between = " or " if self.either else between
         return f"{self.message} ({between.join(render(name, value) for name, value in self.options.items())})"
 
 
@@ -63,7 +65,7 @@ def _as_flag(name: str, value: object, setting: bool = False) -> str:
     ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
     """
     if setting or "." in name:
-        return f"--set {name}={value}"
+        return f"--set {name}={'…' if value is ... else value}"
     flag = "--" + name.replace("_", "-")
     if value is True:
         return flag
@@ -78,8 +80,8 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
     """
     choices = list(valid)
     near = get_close_matches(name, choices, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return LabelwiseError(f"unknown {kind} {name!r}; {guess}({', '.join(choices)})")
+    guess = f"did you mean {near[0]!r}? ({', '.join(choices)})" if near else f"choose one of {', '.join(choices)}"
+    return LabelwiseError(f"unknown {kind} {name!r}; {guess}")
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:

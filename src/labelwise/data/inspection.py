@@ -158,7 +158,7 @@ def find_problems(report: Inspection) -> list[str]:
     if report.broken:
         found.append(
             f"{len(report.broken)} images cannot be decoded, the first: {report.broken[0].path} "
-            f"({report.broken[0].reason}). Replace them, or skip them in training (on_bad_image=skip)."
+            f"({report.broken[0].reason}). Replace them, or train with bad images skipped."
         )
     across = [group for group in report.duplicates if len(set(group.splits)) > 1]
     if across:

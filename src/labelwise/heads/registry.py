@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.plugins import import_plugins
 from labelwise.heads.base import Head, HeadConfig
 
 HeadClass = TypeVar("HeadClass", bound=type[Head])
@@ -86,15 +84,6 @@ def _origin(head: type[Head]) -> tuple[str, str]:
     return head.__module__, head.__qualname__
 
 
-@cache
-def _import_plugins() -> None:
-    for plugin in entry_points(group="labelwise.heads"):
-        try:
-            plugin.load()
-        except Exception as error:  # the heads of other packages still work
-            warnings.warn(f"the heads of {plugin.value!r} cannot be imported: {error}", stacklevel=2)
-
-
 def list_heads(pattern: str = "*") -> list[str]:
     """Names of the presets that match a wildcard pattern.
 
@@ -104,7 +93,7 @@ def list_heads(pattern: str = "*") -> list[str]:
     >>> list_heads("hsq*")
     ['hsq', 'hsq-linear']
     """
-    _import_plugins()
+    import_plugins("labelwise.heads")
     return [name for name in _PRESETS if fnmatch(name, pattern)]
 
 
@@ -115,7 +104,7 @@ def preset(name: str) -> HeadConfig:
     16
     """
     if name not in _PRESETS:
-        _import_plugins()
+        import_plugins("labelwise.heads")
     if name not in _PRESETS:
         raise unknown_name("head", name, _PRESETS)
     return _PRESETS[name]
@@ -141,7 +130,7 @@ def parse_config(values: Mapping[str, Any], where: str) -> HeadConfig:
 
 def _registered(kind: str, where: str) -> tuple[type[HeadConfig], type[Head]]:
     if kind not in _KINDS:
-        _import_plugins()
+        import_plugins("labelwise.heads")
     if kind not in _KINDS:
         unknown = unknown_name("kind of head", kind, _KINDS)
         raise LabelwiseError(f"{where}: {unknown}; import the package that registers it first")

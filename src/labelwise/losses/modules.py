@@ -10,7 +10,8 @@ from pydantic import create_model
 from torch import Tensor, nn
 
 from labelwise.core.config import Config
-from labelwise.core.errors import unknown_name
+from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.plugins import import_plugins
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 
 _LOSSES: dict[str, type[Loss]] = {}
@@ -40,6 +41,8 @@ class Loss(nn.Module):
 
     def __init_subclass__(cls, *, name: str, function: Callable[..., Tensor]) -> None:
         super().__init_subclass__()
+        if name in _LOSSES:
+            raise LabelwiseError(f"there is a loss {name!r} already; choose another name")
         cls.name, cls.function = name, staticmethod(function)
         _LOSSES[name] = cls
 
@@ -107,6 +110,7 @@ def list_losses() -> list[str]:
     >>> list_losses()
     ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'ranking', 'hill', 'splc']
     """
+    import_plugins("labelwise.losses")
     return list(_LOSSES)
 
 
@@ -123,6 +127,8 @@ def loss_options(name: str) -> list[str]:
 
 
 def _find(name: str) -> type[Loss]:
+    if name not in _LOSSES:
+        import_plugins("labelwise.losses")
     if name not in _LOSSES:
         raise unknown_name("loss", name, _LOSSES)
     return _LOSSES[name]

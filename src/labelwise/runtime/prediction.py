@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
@@ -155,6 +156,14 @@ class Prediction:
             return []
         passing = np.flatnonzero(decide(self._scores, self._config))
         return [int(i) for i in passing[np.argsort(-self._scores[passing], kind="stable")]]
+
+    def limited(self, top: int | None, threshold: float | None = None) -> Prediction:
+        """The same prediction with the labels of `choose`."""
+        if self.error is not None or top is None:
+            return self
+        other = copy.copy(self)
+        other.__dict__["_chosen"] = [self._config.labels.index(label) for label in self.choose(top, threshold)]
+        return other
 
     @property
     def labels(self) -> list[str]:

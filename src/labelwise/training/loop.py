@@ -215,6 +215,7 @@ class Trainer:
                 f"the {what} became {value} at step {self.progress.step + 1}; the last good checkpoint is kept. Try a "
                 "lower learning rate, gradient clipping or full precision",
                 options={"lr": self.recipe.optimizer.lr / 10, "optimizer.clip_norm": 1, "precision": "32-true"},
+                either=True,
             )
 
     # Validation.

@@ -252,6 +252,9 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     if "loss.name" in changes and isinstance(values.get("loss"), dict):
         _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}
+    for old, new in Recipe.renamed.items():  # a file with the old name, and a change under either one
+        if new in changes and old in values:
+            values[new] = values.pop(old)
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     recipe = Recipe.parse(values, where)

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -136,7 +137,10 @@ class Run(os.PathLike[str]):
         if source is None:
             raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
         table = self.with_splits(source if isinstance(source, LabelTable) else open_data(source)).part(split)
-        return evaluate(self.model(), table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
+        model = self.model()
+        found = evaluate(model, table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
+        test_time = {"flip": inference.get("flip", False), "scales": list(inference.get("scales", (1.0,)))}
+        return replace(found, model=self.source, split=split, test_time=test_time)
 
     def __repr__(self) -> str:
         return f"Run({self.source!r}, {', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
@@ -277,6 +281,7 @@ def _check(folder: Path, resume: bool, overwrite: bool) -> None:
         raise LabelwiseError(
             f"{str(folder)!r} already holds a run; resume or overwrite it, or choose another folder",
             options={"resume": True, "overwrite": True},
+            either=True,
         )
     if not used and (folder / MODEL).exists():
         raise LabelwiseError(f"{str(folder / MODEL)!r} exists and belongs to no run; choose another folder")

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from labelwise.core import plugins
 from labelwise.core.errors import LabelwiseError
 from labelwise.data import LabelTable, ReaderOptions, list_formats, open_data, register_format
 from labelwise.data.conversion import convert
 from labelwise.data.manifests import write_manifest
-from labelwise.data.readers import base
 from labelwise.data.readers.base import read_lines, unregister_format
 from labelwise.data.table import UNKNOWN
 from reader_kit import ReaderKit
@@ -227,11 +227,11 @@ def test_a_package_registers_by_its_entry_point(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "mine_package.py").write_text("from test_reader_kit import register\nregister()\n")
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("mine", "mine_package", "labelwise.formats")
-    monkeypatch.setattr(base, "entry_points", lambda group: [point] if group == "labelwise.formats" else [])
-    base._import_plugins.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == "labelwise.formats" else [])
+    plugins.import_plugins.cache_clear()
     (tmp_path / "data.txt").write_text("a.jpg train Cat")
     try:
         assert open_data(f"mine:{tmp_path / 'data.txt'}", check_files="no").labels == ("cat",)
     finally:
-        base._import_plugins.cache_clear()
+        plugins.import_plugins.cache_clear()
         unregister_format("mine")

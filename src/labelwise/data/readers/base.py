@@ -7,12 +7,9 @@ example. A reader in your own package works the same way, see `register_format`.
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,6 +18,7 @@ from pydantic import BeforeValidator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.plugins import import_plugins
 from labelwise.data.table import LabelTable
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
@@ -136,7 +134,7 @@ def find_format(name: str, others: Sequence[str] = ()) -> Format:
     """A format by its name or alias; case and underscores do not matter. An error also lists `others`."""
     plain = name.lower().replace("_", "-")
     if plain not in _FORMATS:
-        _import_plugins()
+        import_plugins("labelwise.formats")
     if plain not in _FORMATS:
         raise unknown_name("data format", name, [*(format.name for format in list_formats()), *others])
     return _FORMATS[plain]
@@ -148,17 +146,8 @@ def list_formats() -> list[Format]:
     >>> "coco" in [format.name for format in list_formats()]
     True
     """
-    _import_plugins()
+    import_plugins("labelwise.formats")
     return sorted(dict.fromkeys(_FORMATS.values()), key=lambda format: -format.priority)
-
-
-@cache
-def _import_plugins() -> None:
-    for plugin in entry_points(group="labelwise.formats"):
-        try:
-            plugin.load()
-        except Exception as error:  # the formats of other packages still work
-            warnings.warn(f"the data formats of {plugin.value!r} cannot be imported: {error}", stacklevel=2)
 
 
 def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: str) -> LabelTable:
