@@ -11,7 +11,7 @@ import yaml
 from pages import DOCS, PAGES, ROOT, SERVER, Block, Runner, blocks, parse
 
 RUN = ("python", "sh", "console")
-KINDS = {*RUN, "text", "json", "yaml", "nginx", "ini", "dockerfile"}
+KINDS = {*RUN, "text", "json", "yaml", "nginx", "ini", "toml", "dockerfile"}
 GENERATED = {"contributing.md", "changelog.md", "start/tutorial.md"}  # by docs/site_hooks.py
 
 

@@ -148,7 +148,7 @@ def test_what_is_neither_a_folder_nor_a_hub_id(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(LabelwiseError, match="neither a folder nor a hub id"):
         lw.load_model("no/such/model/folder")
-    with pytest.raises(LabelwiseError, match="the hub did not deliver it"):
+    with pytest.raises(LabelwiseError, match="the hub cannot be reached"):
         lw.load_model("nobody/nothing")
 
 

@@ -59,9 +59,10 @@ def train(
     }
     settings = given | parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
     try:
-        lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
+        run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
     except KeyboardInterrupt:
         if (out / "recipe.yaml").exists():
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
         raise
-    say(f"Evaluate it with: labelwise evaluate {out} --data … --split test", stderr=True)
+    source = run.recipe.data.source if run.recipe else data
+    say(f"Evaluate it with: labelwise evaluate {out} --data {source} --split test", stderr=True)

@@ -94,11 +94,9 @@ def find_folder(
     except HFValidationError:
         raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise LabelwiseError(
-            f"no model {str(source)!r}: there is no such folder, and the hub did not deliver it "
-            f"({type(error).__name__}: {reason})"
-        ) from None
+        offline = isinstance(error, LocalEntryNotFoundError)
+        why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
+        raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None
 
 
 def read_config(folder: Path) -> ModelConfig:

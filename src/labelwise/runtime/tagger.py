@@ -79,6 +79,10 @@ class Tagger:
         """The model's input [3, size, size] for one image."""
         return self.transform(decode(source, self.transform.min_side))
 
+    def __repr__(self) -> str:
+        size = self.config.preprocessing.size
+        return f"<Tagger: {len(self.labels)} labels, {size} x {size} pixels, on {self.family}>"
+
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, size, size]."""
         return self._engine(images) if self._engine else self.model.logits(images)
