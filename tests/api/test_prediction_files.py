@@ -17,6 +17,7 @@ import torch
 from labelwise.api.prediction_files import CsvWriter, JsonWriter
 from labelwise.cli.predict import predict
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.manifests import relative_path
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
@@ -149,3 +150,11 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
 def test_resume_without_a_file_asks_for_one(tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match="no file to resume"):
         predict("owner/name", str(tmp_path), resume=True)
+
+
+def test_paths_follow_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that changes its folder: `here.csv` is another file then, and paths are relative to its folder."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert relative_path("images/a.jpg", Path("here.csv").parent) == os.path.join("images", "a.jpg")

@@ -76,16 +76,16 @@ def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
 
 def relative_path(image: str, folder: Path) -> str:
     """The path of an image, relative to `folder`. In a linked folder, `..` leads to the parent of the link's target."""
-    real, is_linked = _real_folder(folder)
+    real, is_linked = _real_folder(os.path.abspath(folder))  # absolute: the working directory may change
     if is_linked:
         image = os.path.join(os.path.realpath(os.path.dirname(image)), os.path.basename(image))
     return os.path.relpath(image, real)
 
 
 @lru_cache(maxsize=8)
-def _real_folder(folder: Path) -> tuple[str, bool]:
+def _real_folder(folder: str) -> tuple[str, bool]:
     real = os.path.realpath(folder)
-    return real, real != os.path.abspath(folder)
+    return real, real != folder
 
 
 def _image_cells(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:
