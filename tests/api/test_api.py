@@ -314,6 +314,13 @@ def test_a_stream_that_nobody_reads_leaves_a_whole_file(place: Path, tmp_path: P
     assert json.loads((tmp_path / "all.json").read_text()) == []
 
 
+def test_a_loop_over_the_call_itself_writes_every_row(place: Path, tmp_path: Path) -> None:
+    """The loop holds only the iterator: the files stay open as long as it does."""
+    images = place / "sample" / "images"
+    seen = [prediction.image for prediction in lw.predict_stream(images, place / "run", csv=tmp_path / "all.csv")]
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + len(seen) == 1 + len(list(images.iterdir()))
+
+
 def test_an_evaluation_of_a_run_says_what_it_measured(place: Path) -> None:
     evaluation = lw.Run(place / "run").evaluate(split="test", bootstrap=0, workers=0)
     assert (evaluation.model, evaluation.split) == (str(place / "run"), "test")

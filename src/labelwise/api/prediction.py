@@ -181,9 +181,9 @@ def predict_stream(
                 yield prediction.limited(top, threshold)
 
     names = [str(image) for image in wanted] if isinstance(wanted, list) else None
-    stream = PredictionStream(tagger, predictions(), total, names)
-    finalize(stream, files.close)  # also of one that nobody reads
-    return stream
+    rows = predictions()
+    finalize(rows, files.close)  # a generator that nobody starts does not close them itself
+    return PredictionStream(tagger, rows, total, names)
 
 
 def predict_job(
