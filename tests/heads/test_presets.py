@@ -78,6 +78,11 @@ class TestHsqLinear(HeadKit):
     options: ClassVar = {**SMALL, "widths": (8, 6)}
 
 
+class TestHsqBaseline(HeadKit):
+    name = "hsq-baseline"
+    options: ClassVar = SMALL
+
+
 class TestQ2l(HeadKit):
     name = "q2l"
     options: ClassVar = SMALL

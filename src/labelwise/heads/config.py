@@ -79,6 +79,8 @@ class DecoderConfig(Config):
         feedforward: Hidden width of the feed-forward blocks. None: feedforward_ratio x D.
         feedforward_ratio: Hidden width relative to D, if feedforward is None.
         dropout: Rate in attention and feed-forward blocks.
+        layer_init: How the matrices of encoder and decoder layers are initialized. torch: as in torch's own layers;
+            xavier: all of them Xavier-uniform (DETR, Q2L).
     """
 
     decoder_layers: PositiveInt = 1
@@ -89,6 +91,7 @@ class DecoderConfig(Config):
     feedforward: PositiveInt | None = None
     feedforward_ratio: PositiveFloat = 4.0
     dropout: Probability = 0.1
+    layer_init: Literal["torch", "xavier"] = "torch"
 
 
 class ExpertsConfig(Config):
@@ -108,7 +111,7 @@ class ExpertsConfig(Config):
         expert_init: How linear experts are initialized; the paper does not say. similar: one random map plus small
             differences, so that the gates' average is a signal from the first step on; independent: the experts'
             signals cancel out in that average at first, which costs accuracy if training is short: see
-            docs/research/study.md.
+            docs/research/study.md. Plain linear layers get the scale that goes with it.
         expert: linear, mlp, or a name given to `heads.register_expert`.
         activation: Activation function after each expert.
         shared_stream: Also compute the last layer's shared output O_s, which the logits never read.
@@ -157,10 +160,13 @@ class ClassifierConfig(Config):
         classifier: group: weights of its own for every query (with one query per label: one vector per label); shared:
             the same weights for every query; words: weights made from the labels' word vectors (ML-Decoder eq. 6).
         classifier_hidden: Hidden width of an MLP classifier. None: linear.
+        classifier_init: How a linear group classifier is initialized. linear: as nn.Linear; xavier: Xavier-normal over
+            the whole [K, D, g] tensor, as in both public ML-Decoders.
     """
 
     classifier: Literal["group", "shared", "words"] = "group"
     classifier_hidden: PositiveInt | None = None
+    classifier_init: Literal["linear", "xavier"] = "linear"
 
 
 class QueryHeadConfig(HeadConfig):
@@ -221,15 +227,15 @@ class QueryHeadConfig(HeadConfig):
         """Options of experts that the head does not have.
 
         >>> from labelwise.heads import preset
-        >>> preset("q2l").unused_options - preset("hsq-linear").unused_options == {"widths", "activation"}
-        True
+        >>> sorted(preset("q2l").unused_options - preset("hsq-linear").unused_options)
+        ['activation', 'expert_init', 'widths']
         >>> preset("hsq").unused_options
         set()
         """
         if self.experts.experts == "hybrid":
             return set()
-        used = {"experts", "widths", "activation"} if self.experts.experts == "linear" else {"experts"}
-        return set(ExpertsConfig.model_fields) - used
+        plain = {"widths", "activation", "expert_init"} if self.experts.experts == "linear" else set()
+        return set(ExpertsConfig.model_fields) - {"experts"} - plain
 
     @property
     def summary(self) -> str:

@@ -160,8 +160,9 @@ class LinearExperts(nn.Module):
         super().__init__()
         self.out_features = config.widths[-1]
         activation = _ACTIVATIONS[config.activation]
+        linear = relu_linear if config.expert_init == "similar" else nn.Linear  # the scale at which HSQ's experts start
         steps = pairwise((dim, *config.widths))
-        self.layers = nn.Sequential(*(m for d_in, d_out in steps for m in (nn.Linear(d_in, d_out), activation())))
+        self.layers = nn.Sequential(*(m for d_in, d_out in steps for m in (linear(d_in, d_out), activation())))
 
     def forward(self, x: Tensor, record: Recorder | None = None, queries: Tensor | None = None) -> Tensor:
         out: Tensor = self.layers(x)

@@ -21,7 +21,7 @@ from labelwise.heads.config import (
     TokensConfig,
 )
 from labelwise.heads.experts import create_experts
-from labelwise.heads.layers import DecoderLayer, EncoderLayer, mlp, per_query_mlp
+from labelwise.heads.layers import DecoderLayer, EncoderLayer, PerQueryLinear, mlp, per_query_mlp
 from labelwise.heads.optimize import drop_shared_stream, fix_queries
 from labelwise.heads.queries import (
     Queries,
@@ -48,15 +48,20 @@ PRESETS = {
     ),
     "q2l": QueryHeadConfig(
         tokens=TokensConfig(positions="keys", encoder_layers=1),
-        decoder=DecoderConfig(decoder_layers=2, query_role="position", final_norm=True, attention_heads=4),
+        decoder=DecoderConfig(
+            decoder_layers=2, query_role="position", final_norm=True, attention_heads=4, layer_init="xavier"
+        ),
     ),
     "ml-decoder": QueryHeadConfig(
         tokens=TokensConfig(dim=768, token_relu=True),
         queries=QueriesConfig(queries="random", groups=100),
         decoder=DecoderConfig(first_block="identity", feedforward=2048),
+        classifier=ClassifierConfig(classifier_init="xavier"),
     ),
+    # One body, three kinds of experts: what differs between these is due to the experts.
     "hsq": _HSQ,
     "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
+    "hsq-baseline": _HSQ.model_copy(update={"experts": ExpertsConfig()}),
 }
 
 
@@ -94,6 +99,10 @@ class QueryHead(Head):
         self.classifier = create_classifier(
             self.groups, self.experts.out_features, labels, self.group_size, config.queries.word_dim, config.classifier
         )
+        if config.decoder.layer_init == "xavier":
+            for parameter in (*self.tokens.encoder.parameters(), *self.decoder.parameters()):
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
 
     @property
     def label_query(self) -> Tensor:
@@ -298,10 +307,12 @@ class Decoder(nn.Module):
 class GroupClassifier(nn.Module):
     """Part 5: ML-Decoder's group fully-connected layer (eq. 3) as one batched product. g = 1: one vector per label."""
 
-    def __init__(self, queries: int, dim: int, labels: int, group_size: int, hidden: int | None) -> None:
+    def __init__(self, queries: int, dim: int, labels: int, group_size: int, config: ClassifierConfig) -> None:
         super().__init__()
-        self.weights = per_query_mlp(queries, dim, hidden, group_size, bias=False)
+        self.weights = per_query_mlp(queries, dim, config.classifier_hidden, group_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(labels))
+        if config.classifier_init == "xavier" and isinstance(self.weights, PerQueryLinear):
+            nn.init.xavier_normal_(self.weights.weight)
 
     def forward(self, x: Tensor, words: Tensor | None) -> Tensor:  # [K, B, D] -> [K, B, g]
         out: Tensor = self.weights(x)
@@ -336,7 +347,7 @@ class WordClassifier(nn.Module):
     def for_words(self, words: Tensor, labels: int, queries: int) -> GroupClassifier:
         """The group classifier with the weights W_k that these words [K * g, d_w] give."""
         weight = F.linear(words, self.project.weight.T).unflatten(0, (queries, -1)).transpose(1, 2)  # [K, D, g]
-        group = GroupClassifier(queries, weight.shape[1], labels, weight.shape[2], hidden=None).to(weight)
+        group = GroupClassifier(queries, weight.shape[1], labels, weight.shape[2], ClassifierConfig()).to(weight)
         group.weights.get_parameter("weight").copy_(weight)
         group.bias.copy_(self.bias.expand(labels))
         return group
@@ -350,4 +361,4 @@ def create_classifier(
         return WordClassifier(dim, word_dim)
     if config.classifier == "shared":
         return SharedClassifier(dim, group_size, config.classifier_hidden)
-    return GroupClassifier(queries, dim, labels, group_size, config.classifier_hidden)
+    return GroupClassifier(queries, dim, labels, group_size, config)

@@ -91,7 +91,7 @@ def list_heads(pattern: str = "*") -> list[str]:
         pattern: As in a shell, e.g. "hsq*".
 
     >>> list_heads("hsq*")
-    ['hsq', 'hsq-linear']
+    ['hsq', 'hsq-linear', 'hsq-baseline']
     """
     import_plugins("labelwise.heads")
     return [name for name in _PRESETS if fnmatch(name, pattern)]

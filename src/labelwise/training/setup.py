@@ -188,7 +188,10 @@ def feature_batches(
     )
 
 
-_ONLY_IN_TRAINING = {"token_dropout", "query_noise", "random_queries", "dropout", "expert_init", "drop_path"}
+_ONLY_IN_TRAINING = {
+    *("token_dropout", "query_noise", "random_queries", "dropout", "drop_path"),
+    *("expert_init", "layer_init", "classifier_init"),
+}
 
 
 def check_start(start: str, folder: Path) -> None:

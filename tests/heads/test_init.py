@@ -1,14 +1,15 @@
-"""How experts start decides how much of a signal is left after the gates have averaged them."""
+"""How heads start: experts that pass a signal on through the gates, and the scales of the public codes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise import heads
 from labelwise.heads.config import ExpertsConfig
 from labelwise.heads.experts import HybridSharing, HybridSharingLayer, LinearBank
+from labelwise.heads.query_head import QueryHead
 from labelwise.training.recipe import OWN_PHOTOS, load_recipe
 
 
@@ -59,3 +60,44 @@ def test_the_old_name_and_value_are_still_read() -> None:
         **OWN_PHOTOS.model.options,
         "expert_init": "independent",
     }
+
+
+@pytest.mark.parametrize("start", ["similar", "independent"])
+def test_plain_layers_start_at_the_scale_of_the_experts(start: str) -> None:
+    """Otherwise HSQ-Linear would differ from HSQ in more than its experts."""
+    torch.manual_seed(0)
+    options = {"in_features": 8, "labels": 3, "dim": 64, "widths": (64, 64), "expert_init": start}
+    experts = heads.create("hsq", **options).state_dict()
+    layers = heads.create("hsq-linear", **options).state_dict()
+    for number in (0, 1):
+        shared = experts[f"experts.layers.{number}.shared.linear.weight"]
+        assert float(shared.std() / layers[f"experts.layers.{2 * number}.weight"].std()) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(("labels", "groups", "ours_before"), [(80, 80, 0.43), (80, 20, 0.83), (9600, 100, 4.25)])
+def test_the_group_classifier_starts_as_in_the_public_codes(labels: int, groups: int, ours_before: float) -> None:
+    """Xavier-normal over [K, D, g]: the deviation sqrt(2 / (g (K + D))), where nn.Linear would have 1 / sqrt(3 D)."""
+    torch.manual_seed(0)
+    published = nn.init.xavier_normal_(torch.empty(groups, 768, labels // groups)).std()
+
+    def deviation(**options: str) -> float:
+        head = heads.create("ml-decoder", in_features=8, labels=labels, groups=groups, **options)
+        return float(head.get_parameter("classifier.weights.weight").std())
+
+    assert deviation() == pytest.approx(float(published), rel=0.02)
+    assert deviation(classifier_init="linear") == pytest.approx(ours_before * float(published), rel=0.02)
+
+
+def test_layers_of_query2label_start_as_in_its_code() -> None:
+    torch.manual_seed(0)
+    head = heads.create("q2l", in_features=8, labels=3, dim=64)
+    assert isinstance(head, QueryHead)
+    for part in (head.tokens.encoder, head.decoder):
+        for name, parameter in part.named_parameters():
+            if parameter.dim() > 1:
+                bound = (6 / sum(parameter.shape)) ** 0.5
+                assert float(parameter.detach().abs().max()) == pytest.approx(bound, rel=0.02), name
+    torch_bound = 64**-0.5
+    assert heads.create("hsq", in_features=8, labels=3, dim=64).get_parameter(
+        "decoder.layers.0.linear1.weight"
+    ).detach().abs().max() == pytest.approx(torch_bound, rel=0.02)
