@@ -38,6 +38,7 @@ RECIPE = ROOT / "recipes" / "zero-shot" / "voc.yaml"
 NOISE, RANDOM = 0.2, 4  # of the recipe, and a quarter as many random queries as there are seen labels
 
 PLAIN: dict[str, Any] = {"model.options.query_noise": 0.0, "model.options.random_queries": 0}
+AS_NOISE = {"model.options.random_queries": RANDOM, "model.options.random_target": "noise"}
 # HSQ as in docs/research/study.md: at ML-Decoder's rate one of three trainings fails on the seen labels already.
 HSQ: dict[str, Any] = PLAIN | {
     "model.head": "hsq",
@@ -53,6 +54,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ml-decoder, noise": PLAIN | {"model.options.query_noise": NOISE},
     "ml-decoder, random": PLAIN | {"model.options.random_queries": RANDOM},
     "ml-decoder, noise + random": {"model.options.query_noise": NOISE, "model.options.random_queries": RANDOM},
+    "ml-decoder, random as noise": PLAIN | AS_NOISE,
+    "ml-decoder, noise + random as noise": {"model.options.query_noise": NOISE, **AS_NOISE},
+    "ml-decoder, cutout": PLAIN | {"model.options.query_cutout": NOISE},
     "hsq, shared experts, pair_mix": HSQ | {"model.options.task_experts": 0} | PAIRS,
     "hsq, experts from words": FROM_WORDS,
     "hsq, experts from words, pair_mix": FROM_WORDS | PAIRS,

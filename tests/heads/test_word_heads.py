@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labelwise import heads
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads import QueryHead, preset, with_options, with_random_targets
+from labelwise.heads import QueryHead, preset, with_options
 from labelwise.heads.queries import regroup
 
 CHANNELS, DIM, WORD_DIM = 12, 16, 6
@@ -229,18 +229,86 @@ def test_a_random_query_is_a_further_column_that_is_present() -> None:
     head = word_head(random_queries=4, dropout=0.0)
     logits = head.train()(MAPS)
     targets = torch.randint(0, 2, (2, KNOWN))
-    wide = with_random_targets(logits, targets)
+    wide = head.training_targets(targets)
     bce = torch.nn.functional.binary_cross_entropy_with_logits
     total = bce(logits, wide.float(), reduction="sum")
     parts = bce(logits[:, :KNOWN], targets.float(), reduction="sum")
     torch.testing.assert_close(total, parts - logits[:, KNOWN:].sigmoid().log().sum())
-    assert torch.equal(with_random_targets(head.eval()(MAPS), targets), targets)
+    assert torch.equal(head.eval().training_targets(targets), targets)
+
+
+def test_a_noise_answer_tells_random_queries_from_labels() -> None:
+    """Figure 8: every query also answers "noise", which is true for the random ones alone. The labels' columns stay."""
+    head = word_head(random_queries=4, random_target="noise", dropout=0.0)
+    plain = head(MAPS)
+    logits, targets = head.train()(MAPS), torch.randint(0, 2, (2, KNOWN))
+    assert logits.shape == (2, KNOWN + KNOWN + 4)
+    torch.testing.assert_close(logits[:, :KNOWN], plain)
+    wide = head.training_targets(targets)
+    assert torch.equal(wide[:, :KNOWN], targets)
+    assert wide[:, KNOWN:].unique(dim=0).tolist() == [[0] * KNOWN + [1] * 4]
+    torch.nn.functional.binary_cross_entropy_with_logits(logits, wide.float()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters() if p.requires_grad)
+    fewer = for_labels(head.eval(), [3, 12])
+    assert fewer.train()(MAPS).shape == (2, 2 + 2 + 4)
+
+
+def test_a_noise_answer_needs_no_classifier_that_takes_new_labels() -> None:
+    """Table 3 on the labels of COCO: one projection for each label, and random queries beside them."""
+    head = word_head(random_queries=2, random_target="noise")
+    config = with_options(head.config, {"classifier": "group"}, "head")
+    per_label = heads.build(config, CHANNELS, KNOWN, POOL[:KNOWN]).train()
+    assert per_label(MAPS).shape == per_label.training_targets(torch.zeros(2, KNOWN)).shape == (2, KNOWN + KNOWN + 2)
+
+
+def test_cutout_zeroes_its_share_of_every_word() -> None:
+    words = torch.rand(1, 4000) + 1
+    head = heads.create(
+        "ml-decoder", in_features=4, labels=1, dim=8, word_vectors=words, query_cutout=0.3,
+        queries="words", classifier="shared",
+    ).train()  # fmt: skip
+    assert isinstance(head, QueryHead)
+    first, second = head._words(), head._words()
+    assert first is not None
+    assert second is not None
+    assert not torch.equal(first, second)
+    assert float((first == 0).float().mean()) == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(first[first != 0], words[first != 0])
+    assert torch.equal(head.eval()._words(), words)
+
+
+# ---- table 8: one side without words
+
+
+@pytest.mark.parametrize(("queries", "classifier"), [("words", "group"), ("learnable", "words")])
+def test_new_labels_take_the_slots_of_kept_groups(queries: str, classifier: str) -> None:
+    options = {**FULL, "queries": queries, "classifier": classifier, "groups": 3, "group_size": 4, "keep_groups": True}
+    torch.manual_seed(0)
+    head = heads.create("ml-decoder", in_features=CHANNELS, labels=KNOWN, word_vectors=POOL[:KNOWN], **options).eval()
+    assert isinstance(head, QueryHead)
+    assert head.config.takes_new_labels
+    torch.nn.init.normal_(head.classifier.bias)
+    torch.testing.assert_close(for_labels(head, list(range(KNOWN)))(MAPS), head(MAPS))
+    assert head.label_slot is not None
+    mixed = for_labels(head, [12, 4, 13])
+    assert (mixed.groups, mixed.group_size) == (3, 4)
+    assert mixed.label_slot is not None
+    assert mixed.label_slot[1] == head.label_slot[4]
+    permuted = for_labels(head, [13, 12, 4])
+    torch.testing.assert_close(permuted(MAPS), mixed(MAPS)[:, [2, 0, 1]])
+    for_labels(head, list(range(12)))  # all twelve slots
+    with pytest.raises(LabelwiseError, match="room for 12 labels, not 13; train with a larger group_size"):
+        for_labels(head, list(range(13)))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("ml-decoder", {"query_noise": 0.1}, "are for word queries; set queries=words"),
+        ("ml-decoder", {"query_cutout": 0.1}, "are for word queries; set queries=words"),
+        ("ml-decoder", {"groups": None, "keep_groups": True}, "keep_groups is for labels in groups; set groups"),
+        ("ml-decoder", {"groups": 9, "keep_groups": True}, "keep_groups is for groups of several labels"),
+        ("hsq", {"queries": "words", "random_queries": 1, "random_target": "noise"}, "head that takes new labels"),
         ("ml-decoder", {"random_queries": 3}, "are for word queries; set queries=words"),
         ("ml-decoder", {"queries": "words", "random_queries": 3}, "random_queries needs a head that takes new labels"),
         ("hsq", {"task_weights": "query", "expert": "mlp"}, "only linear experts can be made"),

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
+from labelwise.heads import QueryHead
 from labelwise.loading.augment import draw_partners, join_pairs
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
@@ -140,14 +141,14 @@ def test_scenes_have_the_labels_of_the_maps_in_them(
         joined.append(partners)
         return join_pairs(maps, partners)
 
-    def learned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def learned(head: QueryHead, labels: torch.Tensor) -> torch.Tensor:
         assert torch.equal(labels, targets[-1])
         return labels
 
     monkeypatch.setattr("labelwise.training.loop.draw_partners", draw)
     monkeypatch.setattr("labelwise.training.loop.join_pairs", join)
     monkeypatch.setattr("labelwise.model.network.join_pairs", join)
-    monkeypatch.setattr("labelwise.training.loop.with_random_targets", learned)
+    monkeypatch.setattr(QueryHead, "training_targets", learned)
     train(recipe(sample, **{"model.freeze": freeze, "pair_mix": 1.0, "epochs": 1}), tmp_path / "a")
     assert len(drawn) == len(joined) == 5  # whole batches of 8 out of 42 photos
     assert all(torch.equal(one, other) for one, other in zip(drawn, joined, strict=True))

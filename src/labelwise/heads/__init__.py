@@ -17,7 +17,6 @@ from labelwise.heads.fast0tag import Fast0TagHead
 # isort: on
 from labelwise.heads.experts import GateMeter, register_expert
 from labelwise.heads.optimize import optimize
-from labelwise.heads.queries import with_random_targets
 from labelwise.heads.registry import (
     AnyHeadConfig,
     build,
@@ -55,5 +54,4 @@ __all__ = [
     "register_head",
     "unregister_head",
     "with_options",
-    "with_random_targets",
 ]

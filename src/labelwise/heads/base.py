@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Self
@@ -193,6 +193,11 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def training_targets(self, targets: Tensor) -> Tensor:
+        """The targets of what `forward` returns in this mode, from those of the labels [B, N]: a head may answer more
+        in training than it is asked for (random queries)."""
+        return targets
+
     def details(self, x: Tensor) -> HeadDetails:
         """The logits with attention and gates, if the head has any."""
         return HeadDetails(self(x), self.label_query)
@@ -218,16 +223,24 @@ class Head(nn.Module):
             raise LabelwiseError("an optimized head is fixed to its labels; change them first, then optimize")
         return self.word_vectors
 
-    def _rebuilt(self, config: HeadConfig, labels: int, word_vectors: Tensor, **buffers: Tensor) -> Self:
+    def _rebuilt(
+        self,
+        config: HeadConfig,
+        labels: int,
+        word_vectors: Tensor,
+        buffers: Mapping[str, Tensor] | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Self:
+        """`buffers` are arguments of the class too; `state` replaces further tensors of this head."""
         known = self.relabelling_words()
         if word_vectors.shape != (labels, known.shape[1]):
             raise LabelwiseError(f"word_vectors must be {[labels, known.shape[1]]}, not {list(word_vectors.shape)}")
-        buffers["word_vectors"] = word_vectors.to(known)
+        buffers = {**(buffers or {}), "word_vectors": word_vectors.to(known)}
         make: Callable[..., Self] = type(self)
         # On the meta device nothing is allocated or drawn at random: a new list of labels costs milliseconds.
         with torch.device("meta"):
             other = make(config, self.in_features, labels, **buffers)
-        other.load_state_dict({**self.state_dict(), **buffers}, assign=True)
+        other.load_state_dict({**self.state_dict(), **(state or {}), **buffers}, assign=True)
         return other.train(self.training)
 
 

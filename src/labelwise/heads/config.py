@@ -45,9 +45,13 @@ class QueriesConfig(Config):
             after training, because each label gets D / g numbers of its query (ML-Decoder eq. 5).
         group_seed: Assigns labels to groups at random. None: in the given order.
         word_dim: Length of the word vectors, if queries or classifier use them.
+        keep_groups: New labels take the slots of the training's groups, and with them weights that know nothing of
+            them: rows 1 and 3 of ML-Decoder's table 8, which show that words are needed on both sides.
         query_noise: Deviation of the noise on word vectors in training, relative to their size (ML-Decoder 2.3.3).
-        random_queries: Extra queries of random words in every training batch, whose target is "present"
-            (ML-Decoder 2.3.3).
+        query_cutout: The share of every word vector that a training batch sets to zero (ML-Decoder 2.3.3).
+        random_queries: Extra queries of random words in every training batch (ML-Decoder 2.3.3).
+        random_target: What a random query has to answer. present: its own logit is positive (section 2.3.3); noise: a
+            further logit of every query is positive for random queries, negative for labels (figure 8).
     """
 
     queries: Literal["learnable", "random", "words"] = "learnable"
@@ -55,13 +59,18 @@ class QueriesConfig(Config):
     group_size: PositiveInt | None = None
     group_seed: int | None = 0
     word_dim: PositiveInt | None = None
+    keep_groups: bool = False
     query_noise: float = Field(default=0.0, ge=0)
+    query_cutout: Probability = 0.0
     random_queries: NonNegativeInt = 0
+    random_target: Literal["present", "noise"] = "present"
 
     @model_validator(mode="after")
-    def _only_words_are_augmented(self) -> Self:
-        if self.queries != "words" and (self.query_noise or self.random_queries):
-            raise ValueError("query_noise and random_queries are for word queries; set queries=words")
+    def _consistent(self) -> Self:
+        if self.queries != "words" and (self.query_noise or self.query_cutout or self.random_queries):
+            raise ValueError("query_noise, query_cutout and random_queries are for word queries; set queries=words")
+        if self.keep_groups and self.groups is None:
+            raise ValueError("keep_groups is for labels in groups; set groups")
         return self
 
 
@@ -207,6 +216,8 @@ class QueryHeadConfig(HeadConfig):
         >>> preset("ml-decoder").bound_options
         {'head.queries': 'words', 'head.classifier': 'shared'}
         """
+        if self.takes_words and self.queries.keep_groups:
+            return {}
         bound = {} if self.queries.queries == "words" else {"head.queries": "words"}
         if self.experts.experts == "hybrid" and self.experts.task_experts and self.experts.task_weights == "own":
             bound["head.task_weights"] = "query"
@@ -219,8 +230,8 @@ class QueryHeadConfig(HeadConfig):
     @property
     def labels_interact(self) -> bool:
         """Only where queries attend to each other. Labels that share a query interact too, but new labels never join
-        a group of the training's labels."""
-        return self.decoder.first_block == "self-attention"
+        a group of the training's labels, unless `keep_groups` says so."""
+        return self.decoder.first_block == "self-attention" or self.queries.keep_groups
 
     @property
     def unused_options(self) -> set[str]:

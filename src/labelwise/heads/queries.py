@@ -23,12 +23,12 @@ def group_shape(labels: int, config: QueriesConfig) -> tuple[int, int]:
         groups = min(config.groups or labels, labels)
         return groups, -(-labels // groups)
     needed = -(-labels // config.group_size)
-    groups = min(config.groups or needed, labels)
+    groups = config.groups or needed
     if groups < needed:
         raise LabelwiseError(
             f"{groups} groups of {config.group_size} have no room for {labels} labels; set groups or group_size alone"
         )
-    return groups, config.group_size
+    return groups if config.keep_groups else min(groups, labels), config.group_size
 
 
 def label_slots(labels: int, seed: int | None) -> Tensor:
@@ -64,6 +64,24 @@ def regroup(
     others = sorted(wanted - slot_of.keys())
     assigned = label_slots(len(others), seed).tolist()
     slot_of |= {label: len(kept) * group_size + slot for label, slot in zip(others, assigned, strict=True)}
+    return [slot_of[label] for label in after]
+
+
+def refill(before: Sequence[str], slots: Sequence[int], after: Sequence[str], room: int, seed: int | None) -> list[int]:
+    """Slots for the labels `after` in the groups that the training had (`keep_groups`): labels of `before` keep theirs,
+    the others take free ones, by `seed`.
+
+    >>> refill(["a", "b", "c"], [0, 3, 1], ["x", "b"], room=4, seed=None)
+    [0, 3]
+    """
+    if len(after) > room:
+        raise LabelwiseError(
+            f"the groups have room for {room} labels, not {len(after)}; train with a larger group_size"
+        )
+    slot_of = {label: slot for label, slot in zip(before, slots, strict=True) if label in set(after)}
+    free = sorted(set(range(room)) - set(slot_of.values()))
+    others = sorted(set(after) - slot_of.keys())
+    slot_of |= {label: free[at] for label, at in zip(others, label_slots(len(others), seed).tolist(), strict=True)}
     return [slot_of[label] for label in after]
 
 
@@ -105,9 +123,14 @@ def create_queries(number: int, dim: int, group_size: int, config: QueriesConfig
     return Queries(number, dim, learnable=config.queries == "learnable")
 
 
-def noisy(words: Tensor, noise: float) -> Tensor:
-    """Word vectors [N, d_w] plus normal noise, new in each batch; `noise` is relative to their root mean square."""
-    return words + noise * _size(words) * torch.randn_like(words) if noise else words
+def augmented(words: Tensor, config: QueriesConfig) -> Tensor:
+    """Word vectors [N, d_w] with normal noise relative to their root mean square, and parts set to zero: new in each
+    batch."""
+    if config.query_noise:
+        words = words + config.query_noise * _size(words) * torch.randn_like(words)
+    if config.query_cutout:
+        words = words * (torch.rand_like(words) >= config.query_cutout)
+    return words
 
 
 def random_words(words: Tensor, number: int) -> Tensor:
@@ -117,16 +140,3 @@ def random_words(words: Tensor, number: int) -> Tensor:
 
 def _size(words: Tensor) -> Tensor:
     return words.square().mean().sqrt()
-
-
-def with_random_targets(logits: Tensor, targets: Tensor) -> Tensor:
-    """Targets [B, N] padded to the logits of a head in training: random queries are present.
-
-    Args:
-        logits: [B, N + R], of a head with `random_queries`; without them R is 0.
-        targets: [B, N].
-
-    >>> with_random_targets(torch.zeros(2, 5), torch.tensor([[0, 1, -1], [1, 0, 0]])).tolist()
-    [[0, 1, -1, 1, 1], [1, 0, 0, 1, 1]]
-    """
-    return F.pad(targets, (0, logits.shape[1] - targets.shape[1]), value=1)

@@ -25,11 +25,12 @@ from labelwise.heads.layers import DecoderLayer, EncoderLayer, PerQueryLinear, m
 from labelwise.heads.optimize import drop_shared_stream, fix_queries
 from labelwise.heads.queries import (
     Queries,
+    augmented,
     create_queries,
     group_shape,
     label_slots,
-    noisy,
     random_words,
+    refill,
     regroup,
     words_by_slot,
 )
@@ -82,10 +83,12 @@ class QueryHead(Head):
     ) -> None:
         super().__init__(config, in_features, labels)
         if config.queries.random_queries:
-            config.require_new_labels("random_queries")
+            self._require_room_for_random_queries()
         dim = config.tokens.dim or in_features
         feedforward = config.decoder.feedforward or round(config.decoder.feedforward_ratio * dim)
         self.groups, self.group_size = group_shape(labels, config.queries)  # K, g
+        if config.queries.keep_groups and self.group_size == 1:
+            raise LabelwiseError("keep_groups is for groups of several labels; use fewer groups than labels")
         self.register_buffer("label_slot", self._checked_slots(label_slot))
         if config.takes_words:
             self.register_buffer("word_vectors", checked_words(word_vectors, labels, config.queries.word_dim))
@@ -99,6 +102,9 @@ class QueryHead(Head):
         self.classifier = create_classifier(
             self.groups, self.experts.out_features, labels, self.group_size, config.queries.word_dim, config.classifier
         )
+        # Asked of every query in training alone: is this one of the random ones?
+        asks_for_noise = config.queries.random_queries and config.queries.random_target == "noise"
+        self.noise = nn.Linear(self.experts.out_features, 1) if asks_for_noise else None
         if config.decoder.layer_init == "xavier":
             for parameter in (*self.tokens.encoder.parameters(), *self.decoder.parameters()):
                 if parameter.dim() > 1:
@@ -134,16 +140,40 @@ class QueryHead(Head):
         decoded = self.decoder(queries, tokens, key_positions, record)  # [B, K, D]
         # Query-major from here on: experts and classifiers have weights of their own for each query.
         refined = self.experts(decoded.transpose(0, 1).contiguous(), record, queries)  # [K, B, d]
+        if self.noise is None or not self.training:
+            return self._classify(refined, words)
+        labels = self._classify(
+            refined[: self.groups], None if words is None else words[: self.groups * self.group_size]
+        )
+        return torch.cat((labels, self.noise(refined)[..., 0].T), dim=1)  # [B, N + K + random queries]
+
+    def _classify(self, refined: Tensor, words: Tensor | None) -> Tensor:
         slots = self.classifier(refined, words).transpose(0, 1).flatten(1)  # [B, K * g]
         logits: Tensor = self._by_label(slots) + self.classifier.bias
         return logits
+
+    def training_targets(self, targets: Tensor) -> Tensor:
+        random = self.config.queries.random_queries
+        if not (random and self.training):
+            return targets
+        if self.noise is None:
+            return F.pad(targets, (0, random * self.group_size), value=1)
+        return F.pad(F.pad(targets, (0, self.groups), value=0), (0, random), value=1)
+
+    def _require_room_for_random_queries(self) -> None:
+        """Weights of each query's own have nothing for a random one; a noise answer does not need the classifier's."""
+        bound = self.config.bound_options
+        if self.config.queries.random_target == "present" or bound.keys() - {"head.classifier"}:
+            self.config.require_new_labels("random_queries")
+        if self.config.queries.keep_groups:
+            raise LabelwiseError("random_queries are for queries that depend on words alone; leave keep_groups out")
 
     def _words(self) -> Tensor | None:
         """Word vectors in the order of the slots, [K * g, d_w]; in training, those of random queries follow."""
         clean, config = self.word_vectors, self.config.queries
         if clean is None:
             return None
-        words = noisy(clean, config.query_noise) if self.training else clean
+        words = augmented(clean, config) if self.training else clean
         if self.label_slot is not None:
             words = words_by_slot(words, self.label_slot, self.groups * self.group_size)
         if self.training and config.random_queries:
@@ -175,18 +205,28 @@ class QueryHead(Head):
         return slots.detach().long().clone()
 
     def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
-        groups, slots = len(after), {}
+        groups, buffers, state = len(after), {}, {}
         if self.label_slot is not None:
-            seed = self.config.queries.group_seed
-            after_slots = regroup(before, self.label_slot.tolist(), after, self.group_size, seed)
-            groups = max(after_slots) // self.group_size + 1
-            slots["label_slot"] = torch.tensor(after_slots, device=self.label_slot.device)
+            seed, known = self.config.queries.group_seed, self.label_slot.tolist()
+            if self.config.queries.keep_groups:
+                groups, room = self.groups, self.groups * self.group_size
+                slots = torch.tensor(refill(before, known, after, room, seed), device=self.label_slot.device)
+                if self.classifier.bias.dim():  # of every label: it goes with the slot
+                    by_slot = self.classifier.bias.new_zeros(room).index_copy(0, self.label_slot, self.classifier.bias)
+                    state["classifier.bias"] = by_slot[slots]
+            else:
+                slots = torch.tensor(
+                    regroup(before, known, after, self.group_size, seed), device=self.label_slot.device
+                )
+                groups = int(slots.max()) // self.group_size + 1
+            buffers["label_slot"] = slots
         grouping = {"groups": groups, "group_size": self.group_size}
         queries = self.config.queries.model_copy(update=grouping)
         config = self.config.model_copy(update={"queries": queries})
-        return self._rebuilt(config, len(after), word_vectors, **slots)
+        return self._rebuilt(config, len(after), word_vectors, buffers, state)
 
     def fold_constants(self, tokens: int) -> None:
+        self.noise = None
         self._fold_words()
         drop_shared_stream(self.experts)
         fix_queries(self.queries(None), self.decoder.layers, self.decoder.query_role, self.experts, tokens)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
-from labelwise.heads import GateMeter, with_random_targets
+from labelwise.heads import GateMeter, Head
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
@@ -81,6 +81,9 @@ class Trainer:
         self.recipe, self.batches, self.labels, self.folder = recipe, batches, labels, folder
         self.fabric, self.display = fabric, display
         self.plain = module
+        head = module.head if isinstance(module, LabelModel) else module
+        assert isinstance(head, Head)
+        self.head = head
         self.module = fabric.setup_module(module)  # before the optimizer: FSDP replaces the parameters by sharded ones
         # Fused steps support neither sharded tensors nor clipping of gradients that a loss scaler has enlarged.
         fused = recipe.strategy != "fsdp" and recipe.precision != "16-mixed"
@@ -163,8 +166,8 @@ class Trainer:
         inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self.module(inputs, **options)  # [B, N], or [B, N + random queries]
-            loss = self.loss(logits, with_random_targets(logits, targets))
+            logits = self.module(inputs, **options)  # [B, N], or more with random queries
+            loss = self.loss(logits, self.head.training_targets(targets))
             self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
         self._require_finite("loss", value)
