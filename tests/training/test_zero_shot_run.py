@@ -22,7 +22,7 @@ from labelwise.evaluation import predict_logits
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.recipe import DataRecipe
-from labelwise.training.setup import seen_part
+from labelwise.training.setup import usable_part
 from labelwise.training.train import train
 
 UNSEEN = ("fish", "tree")
@@ -111,7 +111,7 @@ def test_evaluate_measures_unseen_and_all_labels(
     train(recipe(here, head), tmp_path / "run")
     data = str(here / "labels.csv")
     arguments = [str(tmp_path / "run"), "--data", data, "--split", "all", "--workers", "0", "--bootstrap", "20"]
-    assert run_command("evaluate", *arguments, "--json", str(tmp_path / "out.json")) == 0
+    assert run_command("evaluate", *arguments, "--as", "nus-wide-zsl", "--json", str(tmp_path / "out.json")) == 0
     shown = capsys.readouterr().out
     assert "2 unseen" in shown
     assert "F1 at 3" in shown
@@ -136,6 +136,15 @@ def test_evaluate_measures_unseen_and_all_labels(
             f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
             numbers = [result[part][f"{name}_top{k}"] for name in ("OP", "OR", "OF1")]
             assert numbers == pytest.approx([100 * precision, 100 * recall, 100 * f1])
+        # As ML-Decoder's code counts: images without a wanted label are left out.
+        wanted = truth.any(axis=1)
+        assert wanted.all() == (part == "gzsl")
+        precisions = [
+            average_precision_score(t[wanted], s[wanted]) for t, s in zip(truth.T, scores.T, strict=True) if t.any()
+        ]
+        assert result["conventions"][f"nus-wide-zsl, {part.upper()}"]["mAP"] == pytest.approx(
+            100 * np.mean(precisions), abs=1e-4
+        )
     seen = logits[:, : len(model.labels)].astype(np.float64)
     relative = logits[:, len(model.labels) :] - np.log(np.exp(seen).sum(axis=1, keepdims=True))
     truth = targets[:, len(model.labels) :]
@@ -151,9 +160,22 @@ def test_which_images_are_trained_on(rule: str, kept: list[int], tmp_path: Path)
     labels = [["sun"], ["fish"], ["sun", "fish"], []]
     table = LabelTable.from_lists([f"{i}.jpg" for i in (1, 2, 3, 4)], labels, ["fish", "sun", "tree"])
     wanted = DataRecipe.parse({"unseen": ["fish", "tree"], "unseen_images": rule}, "data")
-    part = seen_part(table, wanted, Display(tmp_path / "log.txt"))
+    part = usable_part(table, wanted, Display(tmp_path / "log.txt"))
     assert [int(Path(name).stem) for name in part.images] == kept
     assert part.labels == ("sun",)
+
+
+def test_images_without_a_label_can_be_left_out(tmp_path: Path) -> None:
+    """As in ML-Decoder's code on NUS-WIDE: an image of unseen labels alone has none."""
+    labels = [["sun"], ["fish"], ["sun", "fish"], []]
+    table = LabelTable.from_lists([f"{i}.jpg" for i in (1, 2, 3, 4)], labels, ["fish", "sun", "tree"])
+    display = Display(tmp_path / "log.txt")
+    wanted = DataRecipe.parse({"unseen": ["fish", "tree"], "unseen_images": "keep", "empty_images": "drop"}, "data")
+    assert [Path(name).stem for name in usable_part(table, wanted, display).images] == ["1", "3"]
+    plain = usable_part(table, DataRecipe(empty_images="drop"), display)
+    assert [Path(name).stem for name in plain.images] == ["1", "2", "3"]
+    with pytest.raises(LabelwiseError, match="all images have no label; keep these images"):
+        usable_part(table.with_labels(["tree"]), DataRecipe(empty_images="drop"), display)
 
 
 def test_wrong_lists_are_named(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,8 +117,6 @@ def evaluate(
     hidden = _unseen(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels only", options={"unseen": "none"})
-    if hidden and conventions:
-        raise LabelwiseError("conventions are for labels that training saw", options={"unseen": "none"})
     if hidden and engine not in ("auto", "torch"):
         raise LabelwiseError(f"engine {engine} cannot run unseen labels", options={"engine": "torch"})
     config = full_config(network)
@@ -156,7 +154,11 @@ def evaluate(
             "progress": progress,
         }
 
-    known: dict[str, Any] = {"bootstrap": bootstrap, "ignore_extra_labels": ignore_extra_labels}
+    known: dict[str, Any] = {
+        "bootstrap": bootstrap,
+        "ignore_extra_labels": ignore_extra_labels,
+        "conventions": conventions,
+    }
     about: dict[str, Any] = {
         "model": model_name(model),
         "split": split,
@@ -174,7 +176,7 @@ def evaluate(
             warn(
                 f"{shared:,} images are both fitted and measured on: these numbers are optimistic; fit on another split"
             )
-    evaluation = replace(measure(config, table, logits, conventions=conventions, **known), **about)
+    evaluation = replace(measure(config, table, logits, **known), **about)
     if target is not None:
         assert isinstance(network, LabelModel)
         network.config = config

@@ -61,9 +61,10 @@ def convention_table(result: Result) -> Table | None:
     if "conventions" not in result:
         return None
     table = Table("as", title="at 0.5 on uncalibrated scores (percent)", box=None, title_justify="left")
-    for column in ("mAP", "CF1", "OF1", "CF1 top-3", "OF1 top-3"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, row in result["conventions"].items():
+    rows: dict[str, dict[str, float | None]] = result["conventions"]
+    for metric in next(iter(rows.values())):
+        table.add_column(metric.replace("_top", " top-"), justify="right", no_wrap=True)
+    for name, row in rows.items():
         table.add_row(name, *(_number(value) for value in row.values()))
     return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -20,7 +20,7 @@ from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, describe_model
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.evaluation.tables import as_html, as_text
-from labelwise.metrics import MultiLabelScores, multilabel_scores
+from labelwise.metrics import MultiLabelScores, multilabel_scores, scores_as
 from labelwise.metrics.precision_recall import f1
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
@@ -87,6 +87,7 @@ class ZeroShotEvaluation:
     model: str = ""  # what was measured, for people
     split: str = ""  # the images that were measured on, for people
     test_time: dict[str, Any] | None = None  # test-time augmentation that was used
+    conventions: dict[str, tuple[MultiLabelScores, MultiLabelScores]] = field(default_factory=dict)  # ZSL and GZSL
 
     def to_pandas(self) -> pandas.DataFrame:
         """A frame with one row per label: unseen or not, AP and the AP of chance (percent), counts."""
@@ -102,6 +103,12 @@ class ZeroShotEvaluation:
         """Everything as plain values, ready for JSON; metrics as percentages."""
         every = self.gzsl.scores.to_dict(self.seen + self.unseen)
         hidden = set(self.unseen)
+        conventions = {
+            f"{name}, {part}": {metric: scores.to_dict()[metric] for metric in ("mAP", "OF1_top3", "OF1_top5")}
+            for name, both in self.conventions.items()
+            for part, scores in zip(("ZSL", "GZSL"), both, strict=True)
+        }
+        told = {"test_time": self.test_time, "conventions": conventions or None}
         return {
             "zsl": self.zsl.to_dict(),
             "zsl_relative": self.relative.to_dict(),
@@ -125,7 +132,7 @@ class ZeroShotEvaluation:
             "labels_ignored": list(self.labels_ignored),
             "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
             "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
-        } | ({"test_time": self.test_time} if self.test_time is not None else {})
+        } | {name: value for name, value in told.items() if value is not None}
 
 
 def evaluate_zero_shot(
@@ -136,6 +143,7 @@ def evaluate_zero_shot(
     bootstrap: int = 0,
     seed: int = 0,
     ignore_extra_labels: bool = False,
+    conventions: Sequence[str] = (),
     **inference: Unpack[InferenceOptions],
 ) -> ZeroShotEvaluation:
     """Measure a model on labels that its training never saw, alone (ZSL) and among the seen ones (GZSL).
@@ -147,6 +155,7 @@ def evaluate_zero_shot(
         bootstrap: Samples for the confidence intervals; 0 for none.
         seed: Seed of the samples.
         ignore_extra_labels: Leave out labels of the data that are neither seen nor unseen.
+        conventions: Also compute the metrics as these lines of work do (`metrics.scores_as`).
         **inference: Options of `predict_logits`.
     """
     labels = seen_and_unseen(model, unseen)
@@ -161,17 +170,23 @@ def evaluate_zero_shot(
     if model.config.head.labels_interact:
         alone = predict_logits(model.with_labels(unseen), table, **inference).logits
     relative = relative_to_seen(among_seen, general.logits[:, :first])
+    measured = ((_values(model, alone), hidden_targets), (_values(model, general.logits), targets))
     return ZeroShotEvaluation(
         seen=model.labels,
         unseen=tuple(unseen),
-        zsl=LabelSetScores.measure(_values(model, alone), hidden_targets, bootstrap, seed),
+        zsl=LabelSetScores.measure(*measured[0], bootstrap, seed),
         relative=LabelSetScores.measure(relative, hidden_targets, bootstrap, seed),
-        gzsl=LabelSetScores.measure(_values(model, general.logits), targets, bootstrap, seed),
+        gzsl=LabelSetScores.measure(*measured[1], bootstrap, seed),
         samples=bootstrap,
         bad_images=general.bad_images,
         labels_ignored=tuple(labels_not_in(labels, table.labels)),
         config=model.config,
         data=table.source,
+        # Every score reaches this threshold: conventions that ask for one do so of labels that it was fitted for.
+        conventions={
+            name: tuple(scores_as(name, *part, thresholds=-np.inf, top_k=TOP_K) for part in measured)  # type: ignore[misc]
+            for name in conventions
+        },
     )
 
 

@@ -33,6 +33,8 @@ class DataRecipe(Config):
         unseen: Zero-shot: labels that training must not see: names, a file, or `data` for those that the data declares.
         unseen_images: Training images with an unseen label: `drop` them (the strict rule), `keep-labelled` those that
             also have a seen label, or `keep` all.
+        empty_images: Training and validation images without any label: `keep`, or `drop` as ML-Decoder's code
+            does on NUS-WIDE.
         validation_share: Share of the training images that is held out if the data has no validation split.
         on_bad_image: `skip` leaves out images that cannot be decoded.
     """
@@ -43,6 +45,7 @@ class DataRecipe(Config):
     labels: LabelList | None = None
     unseen: UnseenList | None = None
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
+    empty_images: Literal["keep", "drop"] = "keep"
     validation_share: Fraction = 0.2
     on_bad_image: Literal["error", "skip"] = "error"
 

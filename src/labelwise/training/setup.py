@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning_fabric import Fabric
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
@@ -50,11 +52,11 @@ def open_tables(
             write_manifest(table, split_file)
             origin = "train, val and test were made" if earlier is None else f"using those of {recipe.model.start}"
             display.say(f"{data.source} has no splits: {origin}, see {split_file}")
-    train_table = seen_part(table.select(data.train), data, display)
+    train_table = usable_part(table.select(data.train), data, display)
     if data.validation is None:
         return train_table, None
     if data.validation in table.split_names or "+" in data.validation:
-        return train_table, seen_part(table.select(data.validation), data, display)
+        return train_table, usable_part(table.select(data.validation), data, display)
     if data.validation != "val":
         table.select(data.validation)  # raises, and lists the splits there are
     if len(train_table) < 2:
@@ -69,23 +71,26 @@ def open_tables(
     return parts.select("train"), parts.select("val")
 
 
-def seen_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
+def usable_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
     """What training may see: in a zero-shot recipe, only the seen labels and not every image."""
-    if data.unseen is None:
-        return table
-    unseen = unseen_labels(table, data.unseen)
-    seen = table.with_labels(seen_labels(table, unseen))
-    usable = ~table.with_labels(unseen).has_positive()  # [M]
-    if data.unseen_images != "drop":
-        usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
+    if data.unseen is not None:
+        unseen = unseen_labels(table, data.unseen)
+        seen = table.with_labels(seen_labels(table, unseen))
+        usable = ~table.with_labels(unseen).has_positive()  # [M]
+        if data.unseen_images != "drop":
+            usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
+        table = _only(seen, usable, "have an unseen label", {"data.unseen_images": "keep"}, display)
+    if data.empty_images == "drop":
+        table = _only(table, table.has_positive(), "have no label", {"data.empty_images": "keep"}, display)
+    return table
+
+
+def _only(table: LabelTable, usable: NDArray[np.bool_], why: str, keep: dict[str, Any], display: Display) -> LabelTable:
     if not usable.any():
-        raise LabelwiseError(
-            f"{table.source}: every image has an unseen label; keep these images",
-            options={"data.unseen_images": "keep"},
-        )
+        raise LabelwiseError(f"{table.source}: all images {why}; keep these images", options=keep)
     if not usable.all():
-        display.say(f"{(~usable).sum()} of {len(table)} images have an unseen label and are left out")
-    return seen.select(usable)
+        display.say(f"{(~usable).sum()} of {len(table)} images {why} and are left out")
+    return table.select(usable)
 
 
 def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
