@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise import losses
-from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import SAMPLE_LABELS, make_sample
 from labelwise.model.complexity import Complexity, measure_complexity
 from labelwise.model.model import LabelModel
@@ -37,6 +36,7 @@ LABELS = {"coco": 80, "voc": 20, "open": 9600, "nus": 925, "imagenet": 1000}
 # name: published score, backbone, input size, head, and the head's options that the experiment is about
 EXPERIMENTS = {
     "hsq/coco-resnet101-576": (87.1, "resnet101", 576, "hsq", {"widths": [1024, 512], "gate_hidden": 128}),
+    "hsq/coco-resnet101-576-ns1": (87.1, "resnet101", 576, "hsq", {"widths": [1024, 512], "shared_experts": 1}),
     "hsq/coco-convnext-576": (92.0, "convnext_xlarge", 576, "hsq", {"widths": [64, 16], "dim": 2048}),
     "hsq/coco-convnext-448": (None, "convnext_xlarge", 448, "hsq", {"widths": [64, 16], "dim": 2048}),
     "hsq/coco-convnext-384": (None, "convnext_xlarge", 384, "hsq", {"widths": [64, 16], "dim": 2048}),
@@ -151,8 +151,8 @@ def test_hsq_takes_what_the_paper_leaves_out_from_query2labels_code(name: str) -
     assert (options["detach_weight"], options["reduction"], recipe.loss.scale) == (True, "mean", 1000)
     augmentation = recipe.augmentation
     assert (augmentation.policy, augmentation.cutout, augmentation.flip) == ("randaugment-uniform", 0, 0)
-    if recipe.model.head == "hsq":
-        assert recipe.model.options["expert_init"] == "independent"
+    if recipe.model.head != "q2l":
+        assert (recipe.model.options["expert_init"], recipe.model.options["layer_init"]) == ("independent", "xavier")
 
 
 @pytest.mark.parametrize("name", [n for n in PAPER if n.startswith("ml-decoder/") and "imagenet" not in n])
@@ -229,7 +229,7 @@ def test_full_size_head_learns(name: str) -> None:
     """On the meta device: real shapes, no numbers, no time."""
     recipe, head = recipe_of(name), model_of(name).head
     logits = head.train()(torch.empty(map_shape(recipe.model.backbone, recipe.model.size), device="meta"))
-    assert logits.shape == (2, len(labels_of(name)) + recipe.model.options.get("random_queries", 0))
+    assert logits.shape == head.training_targets(torch.empty(2, len(labels_of(name)), device="meta")).shape
     assert idle_after_backward(head, logits, recipe) == []
 
 
@@ -271,11 +271,8 @@ def test_tiny_run(name: str, sample: Path, tmp_path: Path, monkeypatch: pytest.M
     unseen = None if recipe.data.unseen is None else SAMPLE_LABELS[:2]
     source = recipe.data.model_copy(update={"source": str(sample), "unseen": unseen})
     recipe = recipe.model_copy(update={"data": source})
-    if "words" in (recipe.model.options.get("queries"), recipe.model.options.get("classifier")):
-        if recipe.model.words is None:
-            with pytest.raises(LabelwiseError, match=r"model\.words=.package:glove-50d"):  # never a silent run on zeros
-                train(recipe, tmp_path / "run")
-        vectors = torch.randn(len(SAMPLE_LABELS), recipe.model.options.get("word_dim", 300))
+    if recipe.model.words is not None:
+        vectors = torch.randn(len(SAMPLE_LABELS), 300)
         save_file(dict(zip(SAMPLE_LABELS, vectors.unbind(), strict=True)), tmp_path / "words.safetensors")
         model = recipe.model.model_copy(update={"words": WordsConfig(source=str(tmp_path / "words.safetensors"))})
         recipe = recipe.model_copy(update={"model": model})
