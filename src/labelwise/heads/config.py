@@ -20,6 +20,8 @@ class TokensConfig(Config):
 
     Args:
         dim: D. None: the backbone's channels, as in the papers.
+        project: Whether a linear layer makes the tokens from the map's channels. Query2Label's code has none where D is
+            the number of channels, as on ResNet-101.
         token_relu: ReLU after the projection (ML-Decoder).
         positions: 2-D sine positions. none; input: added once to the tokens (standard transformer); keys: added to the
             keys of every attention (DETR).
@@ -29,6 +31,7 @@ class TokensConfig(Config):
     """
 
     dim: PositiveInt | None = None
+    project: bool = True
     token_relu: bool = False
     positions: Literal["none", "input", "keys"] = "none"
     encoder_layers: NonNegativeInt = 0
@@ -45,6 +48,8 @@ class QueriesConfig(Config):
             after training, because each label gets D / g numbers of its query (ML-Decoder eq. 5).
         group_seed: Assigns labels to groups at random. None: in the given order.
         word_dim: Length of the word vectors, if queries or classifier use them.
+        word_projection: How words become queries. linear: a matrix, as in ML-Decoder's eq. 5; relu: a linear layer with
+            bias and a ReLU, as in its code.
         query_noise: Deviation of the noise on word vectors in training, relative to their size (ML-Decoder 2.3.3).
         random_queries: Extra queries of random words in every training batch, whose target is "present"
             (ML-Decoder 2.3.3).
@@ -55,6 +60,7 @@ class QueriesConfig(Config):
     group_size: PositiveInt | None = None
     group_seed: int | None = 0
     word_dim: PositiveInt | None = None
+    word_projection: Literal["linear", "relu"] = "linear"
     query_noise: float = Field(default=0.0, ge=0)
     random_queries: NonNegativeInt = 0
 
