@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.downloads import DOWNLOADS, Archive, download, fetch, fetch_all, unpack
+from labelwise.data.downloads import DOWNLOADS, WEIGHTS, Archive, download, fetch, fetch_all, named_file, unpack
 
 
 class Site:
@@ -203,3 +203,28 @@ def test_the_catalogue() -> None:
     archives = [archive for dataset in DOWNLOADS.values() for archive in dataset]
     assert all(re.fullmatch(r"[0-9a-f]{32}", archive.md5) for archive in archives)
     assert len({archive.md5 for archive in archives}) == len({archive.url for archive in archives}) == 8
+    names = [file.name for files in WEIGHTS.values() for file in files]
+    assert len(set(names)) == len(names)
+    assert {named_file(name) for name in names} == set(WEIGHTS)
+
+
+def test_weights_are_not_unpacked_and_without_a_published_checksum_the_first_one_counts(
+    site: Site, tmp_path: Path
+) -> None:
+    site.files = {"net.pth": b"weights" * 10_000}
+    net = Archive(f"{site.url}/net.pth")
+    site.cut_after = 20_000
+    with pytest.raises(LabelwiseError, match="try again to resume"):
+        fetch_all((net,), tmp_path)
+    fetch_all((net,), tmp_path)
+    assert site.ranges == [None, "bytes=20000-"]
+    record = f"{hashlib.sha256(site.files['net.pth']).hexdigest()}  net.pth\n"
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        "net.pth": site.files["net.pth"],
+        "net.pth.sha256": record.encode(),
+    }
+    fetch_all((net,), tmp_path)
+    assert len(site.ranges) == 2  # there already
+    (tmp_path / "net.pth").write_bytes(b"damaged")
+    with pytest.raises(LabelwiseError, match="not the file that was downloaded first"):
+        fetch_all((net,), tmp_path)

@@ -92,12 +92,31 @@ class TestQ2l(HeadKit):
         with pytest.raises(LabelwiseError, match="give it the map"):
             self.head()(torch.randn(2, 12, CHANNELS))
 
+    def test_without_a_projection_the_map_is_the_tokens(self) -> None:
+        head = heads.create("q2l", in_features=CHANNELS, labels=5, attention_heads=2, encoder_layers=0, project=False)
+        x = torch.randn(2, 12, CHANNELS)
+        assert torch.equal(head.tokens(x, (3, 4))[0], x)
+        assert not [name for name in head.state_dict() if "project" in name]
+        with pytest.raises(LabelwiseError, match=f"the map's {CHANNELS} channels; leave out dim=16"):
+            heads.create("q2l", in_features=CHANNELS, labels=5, dim=16, project=False)
+
 
 class TestWordQueries(HeadKit):
     """ML-Decoder's zero-shot form: word vectors as queries, one shared classifier."""
 
     name = "ml-decoder"
     options: ClassVar = {**SMALL, "queries": "words", "classifier": "shared", "word_vectors": torch.randn(LABELS, 10)}
+
+
+class TestWordQueriesAsInTheAuthorsCode(TestWordQueries):
+    options: ClassVar = {**TestWordQueries.options, "word_projection": "relu"}
+
+    def test_a_linear_layer_with_bias_and_a_relu(self) -> None:
+        head = self.head()
+        torch.nn.init.normal_(head.queries.project.bias)
+        linear, words = head.queries.project, self.options["word_vectors"]
+        expected = (words @ linear.weight.T + linear.bias).clamp(min=0)
+        torch.testing.assert_close(head.queries(words), expected)
 
 
 class TestGroupedWordQueries(HeadKit):

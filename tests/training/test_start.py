@@ -67,14 +67,15 @@ def test_a_run_goes_on_with_the_weights_head_and_backbone_of_another(first: tupl
     assert all(torch.allclose(p.cpu(), learned[name], atol=1e-8) for name, p in after.named_parameters())
 
 
-@pytest.mark.parametrize("freeze", ["none", "early"])
+@pytest.mark.parametrize("freeze", ["none", "stem+norms", "early"])
 def test_the_backbone_is_fine_tuned_all_of_it_or_its_end(freeze: str, first: tuple[Path, Path]) -> None:
     data, run = first
     before = dict(lw.load_model(run).backbone.model.named_parameters())
     after = fine_tuning(data, run, **{"model.freeze": freeze, "optimizer.lr": 1e-3, "batch_size": 8})
     learned = dict(after.backbone.model.named_parameters())
-    assert torch.equal(learned["conv1.0.weight"], before["conv1.0.weight"]) == (freeze == "early")
-    assert not torch.equal(learned["layer4.0.bn2.bias"], before["layer4.0.bn2.bias"])
+    assert torch.equal(learned["conv1.0.weight"], before["conv1.0.weight"]) == (freeze != "none")
+    assert torch.equal(learned["layer4.0.bn2.bias"], before["layer4.0.bn2.bias"]) == (freeze == "stem+norms")
+    assert not torch.equal(learned["layer4.0.conv1.weight"], before["layer4.0.conv1.weight"])
 
 
 def test_a_model_folder_fits_the_settings_or_what_differs_is_named(first: tuple[Path, Path]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import require
 from labelwise.core.errors import LabelwiseError, unknown_name
@@ -16,14 +16,12 @@ from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.execute import METRICS, Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
 from labelwise.sweeps.plan import check_data, plan
-from labelwise.training.recipe import Recipe, full_key, load_recipe
+from labelwise.training.recipe import Freeze, Recipe, full_key, load_recipe
 from labelwise.training.run import SPLITS, Run
 from labelwise.training.train import train as train_recipe
 
 if TYPE_CHECKING:
     import pandas
-
-Freeze = Literal["none", "early", "backbone"]
 
 
 def train(
@@ -59,7 +57,8 @@ def train(
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
         size: Input size in pixels.
         freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains
-            the last layers of the backbone; `none` trains everything.
+            the last layers of the backbone; `stem+norms` all but its stem, first stage and batch norms; `none` trains
+            everything.
         start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
             folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
         loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc or softmax-cross-entropy.

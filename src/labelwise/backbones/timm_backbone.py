@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -43,10 +45,10 @@ class Backbone(nn.Module):
 
     Args:
         config: Which model and which of its maps.
-        weights: "none", "hub", "package", "auto" (package if installed, else hub) or the path of a file.
+        weights: "none", "hub", "package", "auto" (package if installed, else hub), the path of a file, or a state dict.
     """
 
-    def __init__(self, config: BackboneConfig, weights: str = "none") -> None:
+    def __init__(self, config: BackboneConfig, weights: str | Mapping[str, Tensor] = "none") -> None:
         super().__init__()
         self.frozen: tuple[nn.Module, ...] = ()
         pretrained = _known_pretrained_config(config.name)
@@ -81,7 +83,17 @@ class Backbone(nn.Module):
         Later batch norms learn weights but keep their pretrained statistics: those of small batches are so different
         that they cost more than the training gains (docs/research/study.md).
         """
-        for parameter in early_parameters(self.model):
+        groups = ordered_groups(self.model)
+        self._freeze(groups[: int(len(groups) * EARLY)])
+
+    def freeze_stem_and_norms(self) -> None:
+        """Keep the stem, the first stage and all batch norms fixed, weights and statistics: Query2Label on ResNets."""
+        norms = [list(module.parameters()) for module in self.model.modules() if isinstance(module, _BatchNorm)]
+        self._freeze([*ordered_groups(self.model)[:2], *norms])
+
+    def _freeze(self, groups: list[list[nn.Parameter]]) -> None:
+        """No gradient for these parameters, and no new statistics for any batch norm."""
+        for parameter in itertools.chain(*groups):
             parameter.requires_grad_(False)
         self.frozen = tuple(
             module for module in self.model.modules() if _is_frozen(module) or isinstance(module, _BatchNorm)
@@ -126,8 +138,8 @@ def list_backbones(pattern: str = "*") -> list[str]:
     return names
 
 
-def early_parameters(model: Any) -> list[nn.Parameter]:
-    """The parameters of a timm model's first groups: stem, stages or blocks, in the order of timm's own matcher."""
+def ordered_groups(model: Any) -> list[list[nn.Parameter]]:
+    """The parameters of a timm model by groups: stem, then stages or blocks, in the order of timm's own matcher."""
     try:
         matcher = model.group_matcher(coarse=True)
     except (AttributeError, AssertionError):  # a few families of timm have none, or none that is coarse
@@ -137,8 +149,7 @@ def early_parameters(model: Any) -> list[nn.Parameter]:
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     groups = group_parameters(model, matcher)  # {position in the order: names}
     groups = {order: found for order, names in groups.items() if (found := learning.keys() & set(names))}
-    early = sorted(groups)[: int(len(groups) * EARLY)]
-    return [learning[name] for order in early for name in groups[order]]
+    return [[learning[name] for name in groups[order]] for order in sorted(groups)]
 
 
 def put_channels_last(module: nn.Module) -> None:
@@ -167,7 +178,7 @@ def _known_pretrained_config(name: str) -> Any:
     return timm.get_pretrained_cfg(name)
 
 
-def _create(config: BackboneConfig, size: int, fixed_input_size: bool, weights: str) -> Any:
+def _create(config: BackboneConfig, size: int, fixed_input_size: bool, weights: str | Mapping[str, Tensor]) -> Any:
     """The timm model; if its input size is fixed at creation, built for `size` and as flexible as it can be."""
     depth = {"drop_path_rate": config.drop_path} if config.drop_path else {}
     flexible = [{"strict_img_size": False}, {"dynamic_img_size": True}, {}] if fixed_input_size else [{}]

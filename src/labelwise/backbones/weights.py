@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from safetensors import SafetensorError
@@ -15,6 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.downloads import named_file
+
+# What public checkpoints hold beside tensors: options of the training script, and scores as NumPy numbers. Rebuilding
+# them runs no code of the file.
+_OURS = "backbone.model."  # where the backbone is in a model folder's model.safetensors
+_number = np.float64().__reduce__()[0]
+_HARMLESS: list[Any] = [argparse.Namespace, np.dtype, np.dtypes.Float64DType, np.dtypes.Float32DType]
+_HARMLESS += [_number, (_number, "numpy.core.multiarray.scalar")]  # the second name is NumPy 1's
 
 # pip packages that contain weights: backbone -> (package, class that knows the file's path). Their tensors are timm's,
 # in the same order and shapes but under other names.
@@ -24,8 +35,10 @@ PACKAGES = {
 }
 
 
-def fetch_weights(name: str, weights: str, options: dict[str, Any]) -> Any:
-    """The timm model `name` without a classifier, with the weights asked for."""
+def fetch_weights(name: str, weights: str | Mapping[str, Tensor], options: dict[str, Any]) -> Any:
+    """The timm model `name` without a classifier, with the weights asked for, or with those of a state dict."""
+    if not isinstance(weights, str):
+        return _load(timm.create_model(name, num_classes=0, **options), weights, "the weights", name, whole=True)
     if weights == "auto":
         weights = "package" if in_package(name) else "hub"
     if weights == "none":
@@ -33,49 +46,85 @@ def fetch_weights(name: str, weights: str, options: dict[str, Any]) -> Any:
     if weights == "hub":
         return _from_hub(name, options)
     state = _from_package(name) if weights == "package" else read_state_dict(weights)
-    return _load(timm.create_model(name, num_classes=0, **options), state, f"weights {weights!r}", name)
+    model = timm.create_model(name, num_classes=0, **options)
+    return _load(model, state, f"weights {weights!r}", name, whole=False)
 
 
-def _load(model: Any, state: dict[str, Tensor], what: str, name: str) -> Any:
+def _load(model: Any, state: Mapping[str, Tensor], what: str, name: str, *, whole: bool) -> Any:
     """Load with timm's own loader: it drops the file's classifier, fits positions to the image size and renames older
-    layouts. It also ignores missing tensors; here these stay NaN, which shows."""
-    floats = {key: tensor for key, tensor in model.state_dict().items() if tensor.is_floating_point()}
-    for tensor in floats.values():
-        tensor.fill_(float("nan"))
-    family = importlib.import_module(type(model).__module__)
-    config = {**model.pretrained_cfg, "state_dict": state, "custom_load": False}
+    layouts. It also ignores tensors that are missing, and those it has no use for; here the first are an error, and
+    with `whole` the second too."""
+    rename = getattr(importlib.import_module(type(model).__module__), "checkpoint_filter_fn", None)
+    loaded: set[str] = set()
+
+    def renamed(given: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
+        result: dict[str, Tensor] = given if rename is None else rename(given, model)
+        loaded.update(result)
+        return result
+
+    config = {**model.pretrained_cfg, "state_dict": dict(state), "custom_load": False}
     try:
-        rename = getattr(family, "checkpoint_filter_fn", None)
-        timm.models.load_pretrained(model, pretrained_cfg=config, num_classes=0, filter_fn=rename)
+        timm.models.load_pretrained(model, pretrained_cfg=config, num_classes=0, filter_fn=renamed)
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]
         raise LabelwiseError(f"{what} do not fit backbone {name!r}: {reason}") from None
-    missing = [key for key, tensor in floats.items() if tensor.isnan().any()]
+    expected = model.state_dict()
+    missing = [key for key, tensor in expected.items() if tensor.is_floating_point() and key not in loaded]
     if missing:
         raise LabelwiseError(
             f"{what} do not fit backbone {name!r}: {len(missing)} tensors are missing, e.g. {missing[0]!r}"
         )
+    unknown = sorted(loaded - expected.keys())
+    if whole and unknown:
+        raise LabelwiseError(f"{what} do not fit backbone {name!r}: it has no tensor {unknown[0]!r}")
     return model
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Tensors from a .safetensors or a PyTorch file. Nothing in the file is executed."""
+    return unwrapped(read_checkpoint(path), str(path))
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The content of a .safetensors or a PyTorch file: tensors, and what a training script stores beside them."""
     if not Path(path).is_file():
-        raise LabelwiseError(f"no weights file {str(path)!r}; give a path, or one of: auto, hub, package, none")
+        raise _missing_file(path)
     try:
         if Path(path).suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            return dict(load_file(path))
+        with torch.serialization.safe_globals(_HARMLESS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise LabelwiseError(f"{str(path)!r} is not a file of plain tensors: {reason}") from None
-    for wrapper in ("state_dict", "model"):  # what training scripts wrap their weights in
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
+    if not isinstance(content, dict):
+        raise LabelwiseError(f"{str(path)!r} holds no tensors by name")
+    return content
+
+
+def unwrapped(content: Mapping[str, Any], what: str) -> dict[str, Tensor]:
+    """The state dict in a checkpoint, without the names that training scripts wrap it in."""
+    for wrapper in ("state_dict", "model"):
+        if isinstance(inner := content.get(wrapper), dict):
+            content = inner
     tensors = {key: value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise LabelwiseError(f"{str(path)!r} holds no tensors")
+        raise LabelwiseError(f"{what!r} holds no tensors")
+    for prefix in ("module.", _OURS):  # torch's DataParallel wraps all tensors, a model of ours has a head beside them
+        if any(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     return tensors
+
+
+def _missing_file(path: str | Path) -> LabelwiseError:
+    known = named_file(Path(path).name)
+    if known is None:
+        return LabelwiseError(f"no weights file {str(path)!r}; give a path, or one of: auto, hub, package, none")
+    return LabelwiseError(
+        f"no weights file {str(path)!r}; `labelwise data download {known}` puts it into the current folder. To start "
+        "from the backbone's ImageNet weights instead, which is not what the paper does",
+        options={"weights": "auto"},
+    )
 
 
 def _from_hub(name: str, options: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""`labelwise data`: inspect, split, convert or download a dataset, or create the sample set."""
+"""`labelwise data`: inspect, split, convert or download a dataset, fetch weights, or create the sample set."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ def convert(
 
 
 @app.command
-def download(dataset: str, *, out: Path, keep_archives: bool = False) -> None:
-    """Download a public dataset, check it and unpack it. The same command resumes an interrupted download.
+def download(dataset: str, *, out: Path = Path(), keep_archives: bool = False) -> None:
+    """Download a public dataset or weights, check and unpack it. The same command resumes an interrupted download.
 
     Parameters
     ----------
     dataset
-        voc2007 (0.9 GB), coco2014 (20 GB) or coco2017 (20 GB).
+        voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or weights, e.g. tresnet-l-open-images.
     out
-        The folder to unpack into.
+        The folder to put it into.
     keep_archives
         Keep the archives after unpacking them.
     """

@@ -21,7 +21,7 @@ def train(
     backbone: str | None = None,
     weights: str | None = None,
     size: int | None = None,
-    freeze: Literal["none", "early", "backbone"] | None = None,
+    freeze: Literal["none", "stem+norms", "early", "backbone"] | None = None,
     start: str | None = None,
     loss: str | None = None,
     epochs: int | None = None,
@@ -40,7 +40,7 @@ def train(
     ----------
     freeze
         backbone: train only the head, on features that are computed once and cached. early: also train the last layers
-        of the backbone. none: also train the whole backbone.
+        of the backbone. stem+norms: all but its stem, first stage and batch norms. none: also train the whole backbone.
     """
     given: dict[str, Any] = {
         "head": head,

@@ -1,4 +1,8 @@
-"""Download public datasets: resumable, verified against published checksums, unpacked safely."""
+"""Download public datasets and weights: resumable, verified against published checksums, unpacked safely.
+
+Where no checksum is published, the first download writes one next to the file (`NAME.sha256`), and later calls verify
+the file against it: a damaged or replaced file is noticed, a first download of the wrong content is not.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,15 @@ _PARTIAL = ".part"
 @dataclass(frozen=True)
 class Archive:
     url: str
-    md5: str
+    md5: str = ""  # empty: none is published
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
+
+    @property
+    def is_packed(self) -> bool:
+        return self.name.endswith((".tar", ".zip"))
 
 
 _VOC, _COCO = "http://host.robots.ox.ac.uk/pascal/VOC/voc2007", "http://images.cocodataset.org"
@@ -49,23 +57,49 @@ DOWNLOADS: dict[str, tuple[Archive, ...]] = {
         Archive(f"{_COCO}/zips/train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2"),
     ),
 }
+# Weights of ML-Decoder and of CSL, by the same authors, both under the MIT licence; the authors publish no checksums.
+_MIIL = "https://miil-public-eu.oss-eu-central-1.aliyuncs.com/model-zoo"
+WEIGHTS: dict[str, tuple[Archive, ...]] = {
+    # what the authors start from: their training script names the first, Open Images models are the others
+    "tresnet-l-open-images": (Archive(f"{_MIIL}/ML_Decoder/tresnet_l_pretrain_ml_decoder.pth"),),
+    "tresnet-m-open-images": (Archive(f"{_MIIL}/ML_Decoder/tresnet_m_open_images_200_groups_86_8.pth"),),
+    "tresnet-l-open-images-csl": (Archive(f"{_MIIL}/CSL/opim_v6/ltresnet_v2_opim_87.34.pth"),),
+    "tresnet-m-open-images-csl": (Archive(f"{_MIIL}/CSL/opim_v6/mtresnet_opim_86.72.pth"),),
+    # trained models for `lw.load_checkpoint`
+    "ml-decoder-coco-tresnet-m": (Archive(f"{_MIIL}/ML_Decoder/tresnet_m_COCO_224_84_2.pth"),),
+    "ml-decoder-coco-tresnet-l": (Archive(f"{_MIIL}/ML_Decoder/tresnet_l_COCO__448_90_0.pth"),),
+    "ml-decoder-coco-tresnet-xl": (Archive(f"{_MIIL}/ML_Decoder/tresnet_xl_COCO_640_91_4.pth"),),
+    "ml-decoder-cars-tresnet-l": (Archive(f"{_MIIL}/ML_Decoder/tresnet_l_stanford_card_96.41.pth"),),
+}
 
 
-def download(dataset: str, out: str | Path, *, keep_archives: bool = False, progress: ShowProgress = False) -> Path:
-    """Download a public dataset, verify it and unpack it. After an interruption, the same call resumes.
+def named_file(name: str) -> str | None:
+    """The name in the table of a file of weights.
+
+    >>> named_file("tresnet_l_pretrain_ml_decoder.pth"), named_file("mine.pth")
+    ('tresnet-l-open-images', None)
+    """
+    return next((key for key, files in WEIGHTS.items() for file in files if file.name == name), None)
+
+
+def download(
+    dataset: str, out: str | Path = ".", *, keep_archives: bool = False, progress: ShowProgress = False
+) -> Path:
+    """Download a public dataset or weights, verify and unpack them. After an interruption, the same call resumes.
 
     Args:
-        dataset: voc2007 (0.9 GB), coco2014 (20 GB) or coco2017 (20 GB).
-        out: The folder to unpack into.
+        dataset: voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or the name of weights (docs/guides/weights.md).
+        out: The folder to put it into. Default: the current one, where recipes look for weights.
         keep_archives: Keep the archives after unpacking.
         progress: Whether to show it, or a callback.
 
     >>> download("voc2007", "data")  # doctest: +SKIP
     PosixPath('data')
     """
-    if dataset not in DOWNLOADS:
-        raise unknown_name("dataset to download", dataset, DOWNLOADS)
-    return fetch_all(DOWNLOADS[dataset], out, keep_archives=keep_archives, progress=progress)
+    known = DOWNLOADS | WEIGHTS
+    if dataset not in known:
+        raise unknown_name("download", dataset, known)
+    return fetch_all(known[dataset], out, keep_archives=keep_archives, progress=progress)
 
 
 def fetch_all(
@@ -74,6 +108,9 @@ def fetch_all(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for archive in archives:
+        if not archive.is_packed:
+            fetch(archive, folder, progress)
+            continue
         done = folder / f".{archive.name}.done"  # written last: what it stands for is unpacked completely
         if done.exists() and done.read_text() == archive.md5:
             continue
@@ -86,13 +123,17 @@ def fetch_all(
 
 
 def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Path:
-    """Download and verify an archive. The file gets its name only when its checksum is right."""
+    """Download and verify a file. It gets its name only when its checksum is right."""
     file, partial = folder / archive.name, folder / (archive.name + _PARTIAL)
-    if not file.exists():
+    is_new = not file.exists()
+    if is_new:
         _fetch_rest(archive, partial, progress)
-        _verify(archive, partial, progress)
+        if archive.md5:
+            _verify(archive, partial, progress)
         os.replace(partial, file)
-    elif _md5(file, f"Checking {file.name}", progress) != archive.md5:
+    if not archive.md5:
+        _compare_with_first_download(file, progress)
+    elif not is_new and _digest(file, "md5", progress) != archive.md5:
         raise LabelwiseError(f"{file} has another checksum than the published one; delete it and try again")
     return file
 
@@ -128,7 +169,7 @@ def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None
 
 
 def _verify(archive: Archive, partial: Path, progress: ShowProgress) -> None:
-    found = _md5(partial, f"Checking {archive.name}", progress)
+    found = _digest(partial, "md5", progress)
     if found != archive.md5:
         partial.unlink()  # resuming cannot repair it
         raise LabelwiseError(
@@ -136,8 +177,20 @@ def _verify(archive: Archive, partial: Path, progress: ShowProgress) -> None:
         )
 
 
-def _md5(file: Path, what: str, progress: ShowProgress) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
+def _compare_with_first_download(file: Path, progress: ShowProgress) -> None:
+    """Write the file's checksum next to it, or compare with the one there, in the format of `sha256sum`."""
+    record, found = file.with_name(file.name + ".sha256"), _digest(file, "sha256", progress)
+    if not record.exists():
+        atomic_write(record, f"{found}  {file.name}\n")
+    elif record.read_text(encoding="utf-8").split()[:1] != [found]:
+        raise LabelwiseError(
+            f"{file} is not the file that was downloaded first ({record.name}); delete both and try again"
+        )
+
+
+def _digest(file: Path, algorithm: str, progress: ShowProgress) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    what = f"Checking {file.name.removesuffix(_PARTIAL)}"
     with file.open("rb") as stream, progress_of(what, file.stat().st_size, progress, unit="bytes") as advance:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)

@@ -20,6 +20,8 @@ class TokensConfig(Config):
 
     Args:
         dim: D. None: the backbone's channels, as in the papers.
+        project: Whether a linear layer makes the tokens from the map's channels. Query2Label's code has none where D is
+            the number of channels, as on ResNet-101.
         token_relu: ReLU after the projection (ML-Decoder).
         positions: 2-D sine positions. none; input: added once to the tokens (standard transformer); keys: added to the
             keys of every attention (DETR).
@@ -29,6 +31,7 @@ class TokensConfig(Config):
     """
 
     dim: PositiveInt | None = None
+    project: bool = True
     token_relu: bool = False
     positions: Literal["none", "input", "keys"] = "none"
     encoder_layers: NonNegativeInt = 0
@@ -47,6 +50,8 @@ class QueriesConfig(Config):
         word_dim: Length of the word vectors, if queries or classifier use them.
         keep_groups: New labels take the slots of the training's groups, and with them weights that know nothing of
             them: rows 1 and 3 of ML-Decoder's table 8, which show that words are needed on both sides.
+        word_projection: How words become queries. linear: a matrix, as in ML-Decoder's eq. 5; relu: a linear layer with
+            bias and a ReLU, as in its code.
         query_noise: Deviation of the noise on word vectors in training, relative to their size (ML-Decoder 2.3.3).
         query_cutout: The share of every word vector that a training batch sets to zero (ML-Decoder 2.3.3).
         random_queries: Extra queries of random words in every training batch (ML-Decoder 2.3.3).
@@ -60,6 +65,7 @@ class QueriesConfig(Config):
     group_seed: int | None = 0
     word_dim: PositiveInt | None = None
     keep_groups: bool = False
+    word_projection: Literal["linear", "relu"] = "linear"
     query_noise: float = Field(default=0.0, ge=0)
     query_cutout: Probability = 0.0
     random_queries: NonNegativeInt = 0

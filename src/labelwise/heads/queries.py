@@ -104,22 +104,26 @@ class Queries(nn.Module):
 class WordQueries(nn.Module):
     """A projection of word vectors. In groups, each query is the concatenation of its labels' projections (eq. 5)."""
 
-    def __init__(self, word_dim: int, dim: int, group_size: int) -> None:
+    def __init__(self, word_dim: int, dim: int, group_size: int, relu: bool) -> None:
         super().__init__()
         self.dim = dim
         self.group_size = group_size
+        self.relu = relu
         # D / g numbers for each label; if g does not divide D, the rest of the query is zero
-        self.project = nn.Linear(word_dim, dim // group_size, bias=False)  # W_a
+        self.project = nn.Linear(word_dim, dim // group_size, bias=relu)  # W_a
 
     def forward(self, words: Tensor) -> Tensor:  # [K * g, d_w] -> [K, D]
-        parts = self.project(words).unflatten(0, (-1, self.group_size)).flatten(1)  # [K, g * (D // g)]
+        projected = self.project(words)
+        if self.relu:
+            projected = F.relu(projected)
+        parts = projected.unflatten(0, (-1, self.group_size)).flatten(1)  # [K, g * (D // g)]
         return F.pad(parts, (0, self.dim - parts.shape[1]))
 
 
 def create_queries(number: int, dim: int, group_size: int, config: QueriesConfig) -> Queries | WordQueries:
     if config.queries == "words":
         assert config.word_dim is not None
-        return WordQueries(config.word_dim, dim, group_size)
+        return WordQueries(config.word_dim, dim, group_size, relu=config.word_projection == "relu")
     return Queries(number, dim, learnable=config.queries == "learnable")
 
 

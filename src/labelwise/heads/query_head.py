@@ -259,7 +259,10 @@ class Tokens(nn.Module):
         self.positions = config.positions
         self.relu = config.token_relu
         self.dropout = config.token_dropout
-        self.project = nn.Linear(in_features, dim)  # a 1x1 convolution on [B, C, H, W]
+        if not config.project and dim != in_features:
+            raise LabelwiseError(f"without a projection, dim is the map's {in_features} channels; leave out dim={dim}")
+        # a 1x1 convolution on [B, C, H, W]
+        self.project = nn.Linear(in_features, dim) if config.project else nn.Identity()
         self.encoder = nn.ModuleList(
             EncoderLayer(dim, layer.attention_heads, feedforward, layer.dropout) for _ in range(config.encoder_layers)
         )

@@ -210,7 +210,12 @@ def _labels(config: ModelConfig, measured: Sequence[Measured]) -> str:
 
 def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
     data, model, optimizer = recipe["data"], recipe["model"], recipe["optimizer"]
-    frozen = {"backbone": "frozen", "early": "its last layers trained"}.get(model["freeze"], "trained")
+    kinds = {
+        "backbone": "frozen",
+        "early": "its last layers trained",
+        "stem+norms": "trained but for its stem, first stage and norms",
+    }
+    frozen = kinds.get(model["freeze"], "trained")
     start = f"\n- Started from: {_text(public_source(model['start']))}" if model.get("start") else ""
     options = "".join(f", {_text(f'{key} {value}')}" for key, value in model["options"].items())
     return f"""- Data: {_text(public_source(data["source"]))}, split {_text(data["train"])}

@@ -125,6 +125,8 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
         model.backbone.requires_grad_(False).eval().to(fabric.device)
     elif recipe.model.freeze == "early":
         model.backbone.freeze_early()
+    elif recipe.model.freeze == "stem+norms":
+        model.backbone.freeze_stem_and_norms()
     if not frozen and recipe.strategy != "fsdp":  # FSDP takes only contiguous weights
         put_channels_last(model.backbone)
     module: nn.Module = model.head if frozen else model

@@ -1,4 +1,4 @@
-"""The first three quarters of a backbone stay as they are, whatever its family; the rest learns."""
+"""What stays as it is when a part of a backbone is frozen, whatever its family; the rest learns."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def test_early_layers_stay_and_late_ones_learn(name: str) -> None:
     assert learning in changed
     # Batch norms keep their statistics everywhere; behind the frozen layers they learn their weights.
     assert not any("running" in key for key in changed)
+
+
+def test_query2labels_freezing_on_a_resnet() -> None:
+    """As in its code: only `layer2`, `layer3` and `layer4` learn, and of these no batch norm."""
+    torch.manual_seed(0)
+    backbone = Backbone(BackboneConfig(name="resnet18", size=64))
+    backbone.freeze_stem_and_norms()
+    backbone.train()
+    learning = {name for name, parameter in backbone.model.named_parameters() if parameter.requires_grad}
+    convolutions = {name for name, p in backbone.model.named_parameters() if p.dim() == 4}
+    assert learning == {name for name in convolutions if name.startswith(("layer2.", "layer3.", "layer4."))}
+    before = {key: tensor.clone() for key, tensor in backbone.model.named_buffers()}
+    backbone(torch.randn(2, 3, 64, 64))
+    assert all(torch.equal(before[key], tensor) for key, tensor in backbone.model.named_buffers())
