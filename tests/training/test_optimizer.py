@@ -61,6 +61,8 @@ def test_decay_spares_biases_norms_and_queries() -> None:
     assert "backbone.model.bn1.weight" in groups[1e-5, 0.0]
     assert "backbone.model.conv1.0.weight" in groups[1e-5, 0.1]
     assert sum(len(group) for group in groups.values()) == len(list(model.parameters()))
+    everything = create_optimizer(model, recipe.model_copy(update={"decay_all": True}))  # Query2Label's AdamW
+    assert {group["weight_decay"] for group in everything.param_groups} == {0.1}
 
 
 def lamb_steps(optimizer: torch.optim.Optimizer, layer: torch.nn.Module, first: int, last: int) -> None:

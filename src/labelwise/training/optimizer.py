@@ -20,7 +20,7 @@ def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = Tr
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             rate = (recipe.backbone_lr or recipe.lr) if name.startswith("backbone.") else recipe.lr
-            decay = recipe.weight_decay if decays(name, parameter) else 0.0
+            decay = recipe.weight_decay if recipe.decay_all or decays(name, parameter) else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     parameters = [
         {"params": members, "lr": rate, "peak_lr": rate, "weight_decay": decay}

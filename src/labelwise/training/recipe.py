@@ -123,7 +123,8 @@ class OptimizerRecipe(Config):
         name: `adam` adds the decay to the gradient, `adamw` to the weights; `lamb` is for batches of thousands.
         lr: Highest learning rate.
         backbone_lr: Highest learning rate of the backbone; None for the same as `lr`.
-        weight_decay: Decay of weights; never of biases, norms and queries.
+        weight_decay: Decay of weights.
+        decay_all: Also decay biases, norms and queries, as Query2Label's code does.
         betas: Decay rates of the gradient's moments.
         clip_norm: Largest gradient norm; None does not clip.
     """
@@ -132,6 +133,7 @@ class OptimizerRecipe(Config):
     lr: PositiveFloat = 1e-4
     backbone_lr: PositiveFloat | None = None
     weight_decay: float = Field(default=1e-2, ge=0)
+    decay_all: bool = False
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     clip_norm: PositiveFloat | None = 1.0
 
