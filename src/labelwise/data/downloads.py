@@ -88,7 +88,7 @@ def download(
     """Download a public dataset or weights, verify and unpack them. After an interruption, the same call resumes.
 
     Args:
-        dataset: voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or the name of weights (docs/guides/weights.md).
+        dataset: voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or the name of weights (docs/guides/models.md).
         out: The folder to put it into. Default: the current one, where recipes look for weights.
         keep_archives: Keep the archives after unpacking.
         progress: Whether to show it, or a callback.
