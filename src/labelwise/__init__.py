@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from labelwise.api.prediction import predict, predict_job, predict_stream
     from labelwise.api.training import sweep, train
     from labelwise.engines.load import load
+    from labelwise.model.checkpoints import load_checkpoint
     from labelwise.model.model import LabelModel, create_model, load_model
     from labelwise.runtime.tagger import Tagger
     from labelwise.training.run import Run
@@ -47,6 +48,7 @@ __all__ = [
     "export",
     "heads",
     "load",
+    "load_checkpoint",
     "load_model",
     "losses",
     "metrics",
@@ -68,6 +70,7 @@ _HOME = {
     "api.explanation": ("check_explanations", "explain", "explain_experts"),
     "api.prediction": ("predict", "predict_job", "predict_stream"),
     "api.training": ("sweep", "train"),
+    "model.checkpoints": ("load_checkpoint",),
     "model.model": ("LabelModel", "create_model", "load_model"),
     "engines.load": ("load",),
     "runtime.tagger": ("Tagger",),

@@ -10,10 +10,12 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+import labelwise as lw
 from labelwise.backbones import Backbone, BackboneConfig, read_state_dict
 from labelwise.backbones.weights import PACKAGES
 from labelwise.core.errors import LabelwiseError
 from tests import fork_server
+from tests.oracles import released, released_forward
 
 RESNET = BackboneConfig(name="resnet10t", size=64)
 
@@ -33,6 +35,33 @@ def test_a_local_file_with_a_classifier_of_its_own(kind: str, tmp_path: Path) ->
         torch.save({"state_dict": state, "epoch": 3} if kind == "wrapped" else state, path)
     x = torch.randn(1, 3, 64, 64)
     torch.testing.assert_close(Backbone(RESNET, str(path)).eval()(x), features_of(source, x))
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "prefix", "labels"), [(None, "", 80), ("model", "", 9605), ("state_dict", "module.", 80)]
+)
+@torch.no_grad()
+def test_the_authors_tresnet_files_start_a_training(
+    wrapper: str | None, prefix: str, labels: int, tmp_path: Path
+) -> None:
+    """Their layout, which has InPlace-ABN for norms, and a classifier or an ML-Decoder to drop."""
+    head = {"head.fc.weight": (labels, 2048), "head.fc.bias": (labels,)}
+    if wrapper is None:
+        head = released.ml_decoder(2048, labels, 20, dim=16)
+    state = released.random_tensors(released.tresnet((3, 4, 6, 3)) | head)
+    content: dict[str, object] = {f"{prefix}{key}": value for key, value in state.items()}
+    torch.save(content if wrapper is None else {wrapper: content, "num_classes": labels}, tmp_path / "tresnet.pth")
+    backbone = Backbone(BackboneConfig(name="tresnet_s", size=64), str(tmp_path / "tresnet.pth")).eval()
+    images = torch.rand(1, 3, 64, 64)
+    torch.testing.assert_close(backbone(images), released_forward.tresnet_map(state, images), atol=1e-4, rtol=1e-4)
+
+
+def test_a_trained_model_gives_its_backbone(tmp_path: Path) -> None:
+    model = lw.create_model("resnet10t", "gap", 3, weights="none", size=64)
+    model.save(tmp_path)
+    backbone = Backbone(RESNET, str(tmp_path / "model.safetensors")).eval()
+    images = torch.rand(1, 3, 64, 64)
+    assert torch.equal(backbone(images), model.eval().backbone(images))
 
 
 def test_a_vit_file_is_fitted_to_another_image_size(tmp_path: Path) -> None:

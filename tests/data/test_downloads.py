@@ -154,7 +154,7 @@ def test_a_wrong_checksum_is_refused_and_forgotten(site: Site, tmp_path: Path) -
 
 
 def test_unreachable_and_missing(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(LabelwiseError, match="answers 404"):
+    with pytest.raises(LabelwiseError, match=r"answers 404 .* save it as 'nothing.tar'"):
         fetch(Archive(f"{site.url}/nothing.tar", "0" * 32), tmp_path)
     with pytest.raises(LabelwiseError, match="try again to resume"):
         fetch(Archive("http://127.0.0.1:9/a.tar", "0" * 32), tmp_path)

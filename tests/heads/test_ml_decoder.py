@@ -73,10 +73,12 @@ def test_broken_public_weights_are_named() -> None:
     state = timm_head(30, 10).state_dict()
     with pytest.raises(LabelwiseError, match="no ML-Decoder in these weights"):
         load_ml_decoder({"conv1.weight": torch.zeros(3)})
-    with pytest.raises(LabelwiseError, match="is missing or has a wrong shape"):
+    with pytest.raises(LabelwiseError, match=r"not complete: tensor 'embed_standart.weight' is missing"):
         load_ml_decoder({k: v for k, v in state.items() if "embed_standart" not in k})
-    with pytest.raises(LabelwiseError, match="do not fit"):
+    with pytest.raises(LabelwiseError, match=r"'query_embed.weight' is \[3, 32\], where the others ask for \[10, 32\]"):
         load_ml_decoder({**state, "query_embed.weight": torch.zeros(3, DIM)})
+    with pytest.raises(LabelwiseError, match=r"tensor 'extra.weight' belongs to no part of the head"):
+        load_ml_decoder({**state, "extra.weight": torch.zeros(3)})
 
 
 def test_group_permutation_is_seeded_and_travels_with_the_weights() -> None:

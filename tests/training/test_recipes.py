@@ -233,6 +233,18 @@ def test_query2labels_command(name: str) -> None:
     assert recipe.model.freeze == ("stem+norms" if "resnet101" in name else "none")
 
 
+def test_words_become_queries_as_in_the_authors_code_where_the_paper_is_silent() -> None:
+    """Section 2.3.3 does not say how; for groups, appendix B has a matrix (eq. 5)."""
+    chosen = {name: recipe_of(name).model.options for name in PAPER}
+    on_words = {name: options for name, options in chosen.items() if options.get("queries") == "words"}
+    words = {name: options.get("word_projection", "linear") for name, options in on_words.items()}
+    assert words == {
+        "ml-decoder/coco-tresnet-m-448-words": "relu",
+        "ml-decoder/nus-wide-zsl": "relu",
+        "ml-decoder/nus-wide-zsl-k100": "linear",
+    }
+
+
 @pytest.mark.parametrize("name", [name for name in PAPER if "imagenet" in name])
 def test_resnet_strikes_back(name: str) -> None:
     recipe = recipe_of(name)

@@ -20,9 +20,9 @@ from torch import Tensor
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.downloads import named_file
 
+_OURS = "backbone.model."  # where the backbone is in a model folder's model.safetensors
 # What public checkpoints hold beside tensors: options of the training script, and scores as NumPy numbers. Rebuilding
 # them runs no code of the file.
-_OURS = "backbone.model."  # where the backbone is in a model folder's model.safetensors
 _number = np.float64().__reduce__()[0]
 _HARMLESS: list[Any] = [argparse.Namespace, np.dtype, np.dtypes.Float64DType, np.dtypes.Float32DType]
 _HARMLESS += [_number, (_number, "numpy.core.multiarray.scalar")]  # the second name is NumPy 1's
@@ -82,49 +82,49 @@ def _load(model: Any, state: Mapping[str, Tensor], what: str, name: str, *, whol
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Tensors from a .safetensors or a PyTorch file. Nothing in the file is executed."""
+    if not Path(path).is_file():
+        if hint := _how_to_fetch(path):
+            raise LabelwiseError(
+                f"no weights file {str(path)!r}; {hint}. To start from the backbone's ImageNet weights instead, which "
+                "is not what the paper does",
+                options={"weights": "auto"},
+            )
+        raise LabelwiseError(f"no weights file {str(path)!r}; give a path, or one of: auto, hub, package, none")
     return unwrapped(read_checkpoint(path), str(path))
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(path: str | Path) -> Any:
     """The content of a .safetensors or a PyTorch file: tensors, and what a training script stores beside them."""
     if not Path(path).is_file():
-        raise _missing_file(path)
+        raise LabelwiseError("; ".join(filter(None, [f"no file {str(path)!r}", _how_to_fetch(path)])))
     try:
         if Path(path).suffix == ".safetensors":
             return dict(load_file(path))
         with torch.serialization.safe_globals(_HARMLESS):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise LabelwiseError(f"{str(path)!r} is not a file of plain tensors: {reason}") from None
-    if not isinstance(content, dict):
-        raise LabelwiseError(f"{str(path)!r} holds no tensors by name")
-    return content
 
 
-def unwrapped(content: Mapping[str, Any], what: str) -> dict[str, Tensor]:
+def _how_to_fetch(path: str | Path) -> str:
+    known = named_file(Path(path).name)
+    return "" if known is None else f"`labelwise data download {known}` puts it into the current folder"
+
+
+def unwrapped(content: Any, what: str) -> dict[str, Tensor]:
     """The state dict in a checkpoint, without the names that training scripts wrap it in."""
     for wrapper in ("state_dict", "model"):
-        if isinstance(inner := content.get(wrapper), dict):
-            content = inner
-    tensors = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    named = content.items() if isinstance(content, dict) else ()
+    tensors = {key: value for key, value in named if isinstance(value, Tensor)}
     if not tensors:
         raise LabelwiseError(f"{what!r} holds no tensors")
     for prefix in ("module.", _OURS):  # torch's DataParallel wraps all tensors, a model of ours has a head beside them
         if any(key.startswith(prefix) for key in tensors):
             tensors = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     return tensors
-
-
-def _missing_file(path: str | Path) -> LabelwiseError:
-    known = named_file(Path(path).name)
-    if known is None:
-        return LabelwiseError(f"no weights file {str(path)!r}; give a path, or one of: auto, hub, package, none")
-    return LabelwiseError(
-        f"no weights file {str(path)!r}; `labelwise data download {known}` puts it into the current folder. To start "
-        "from the backbone's ImageNet weights instead, which is not what the paper does",
-        options={"weights": "auto"},
-    )
 
 
 def _from_hub(name: str, options: dict[str, Any]) -> Any:

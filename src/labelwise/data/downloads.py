@@ -88,7 +88,7 @@ def download(
     """Download a public dataset or weights, verify and unpack them. After an interruption, the same call resumes.
 
     Args:
-        dataset: voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or the name of weights (docs/guides/weights.md).
+        dataset: voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or the name of weights (docs/guides/models.md).
         out: The folder to put it into. Default: the current one, where recipes look for weights.
         keep_archives: Keep the archives after unpacking.
         progress: Whether to show it, or a callback.
@@ -160,7 +160,10 @@ def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
             return  # complete already; the checksum decides
-        raise LabelwiseError(f"{archive.url} answers {error.code} {error.reason}; try again later") from None
+        then = "try again later"
+        if error.code in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND):
+            then = f"the server does not give it out any more; with a copy from elsewhere, save it as {partial.stem!r}"
+        raise LabelwiseError(f"{archive.url} answers {error.code} {error.reason}; {then}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise LabelwiseError(

@@ -28,7 +28,7 @@ from labelwise.heads.registry import (
     unregister_head,
     with_options,
 )
-from labelwise.heads.weights import load_ml_decoder
+from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
     "AnyHeadConfig",
@@ -46,7 +46,10 @@ __all__ = [
     "checked_words",
     "create",
     "list_heads",
+    "load_csra",
+    "load_gap",
     "load_ml_decoder",
+    "load_q2l",
     "optimize",
     "parse_config",
     "preset",

@@ -77,6 +77,11 @@ def find_folder(
     for candidate in (path, path / "model"):
         if (candidate / CONFIG).is_file():
             return candidate
+    if path.is_file():
+        raise LabelwiseError(
+            f"{str(source)!r} is a file, not a model folder; from a checkpoint of the papers' public code, "
+            "lw.load_checkpoint(FILE).save(FOLDER) makes one"
+        )
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
     try:

@@ -24,6 +24,18 @@ _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
     "annotations": {"image_id": (int, str), "category_id": (int, str)},
 }
 _VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
+# fmt: off
+COCO_LABELS = (  # in the order of their ids, which is that of published models' outputs
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant",
+    "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard",
+    "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard", "tennis racket", "bottle",
+    "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange", "broccoli",
+    "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant", "bed", "dining table", "toilet",
+    "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster", "sink",
+    "refrigerator", "book", "clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush",
+)
+# fmt: on
 
 
 class CocoOptions(ReaderOptions):

@@ -99,10 +99,8 @@ def _label_files(path: Path, split: str, machine: bool) -> list[Path]:
 
 def _classes(path: Path, which: str, files: list[Path]) -> tuple[list[str], tuple[str, ...]]:
     """Ids and names of the labels: in the order of the trainable list, else of the descriptions, else sorted by id."""
-    described: dict[str, str] = {}
-    for file in _find(path, "*class-descriptions.csv")[:1]:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            described = {row[0]: row[1] for row in csv.reader(stream) if len(row) == 2 and row[0].startswith("/")}
+    file = next(iter(_find(path, "*class-descriptions.csv")), None)
+    described = {} if file is None else read_descriptions(file)
     trainable = next(iter(_find(path, "*classes-trainable.txt")), None)
     if which == "trainable" and trainable is None:
         raise LabelwiseError(f"{path} has no list of trainable classes: looked for *classes-trainable.txt")
@@ -113,6 +111,12 @@ def _classes(path: Path, which: str, files: list[Path]) -> tuple[list[str], tupl
     else:
         ids = sorted({label for file in files for _, _, label, _ in _lines(file)})
     return ids, unique_names([described.get(id, id) for id in ids], ids)
+
+
+def read_descriptions(file: Path) -> dict[str, str]:
+    """Names of the labels by their ids (/m/...), from a file of class descriptions."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        return {row[0]: row[1] for row in csv.reader(stream) if len(row) == 2 and row[0].startswith("/")}
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, str, str]]:
