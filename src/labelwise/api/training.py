@@ -242,6 +242,12 @@ def _path(source: object) -> str:
     return os.fspath(source) if isinstance(source, os.PathLike) else str(source)
 
 
+def recipe_with(recipe: str | Path | None, data: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with some settings changed, named as `train`'s arguments are."""
+    given = {"data": None if data is None else _path(data), **settings}
+    return load_recipe(recipe, _changes({key: value for key, value in given.items() if value is not None}, train))
+
+
 def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword arguments as dotted settings of a recipe. An unknown one is refused with the nearest name.
 
