@@ -31,7 +31,7 @@ def cost_line(cost: Estimate) -> str:
     assert cost.gpu is not None
     return (
         f"# Cost       {cost.total_memory / GIB:.1f} GiB on each of {cost.processes} GPUs, "
-        f"{cost.flops:.2e} FLOPs an epoch, about {cost.hours:.0f} hours on {cost.processes} "
+        f"{cost.flops:.2e} FLOPs an epoch, about {cost.hours:.2g} hours on {cost.processes} "
         f"{cost.gpu.name} (labelwise train --dry-run)"
     )
 
