@@ -19,7 +19,7 @@ from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     from labelwise import backbones, data, heads, losses, metrics
-    from labelwise.api.cost import bench, complexity
+    from labelwise.api.cost import bench, complexity, estimate
     from labelwise.api.deployment import export, push, serve
     from labelwise.api.evaluation import evaluate, report
     from labelwise.api.explanation import check_explanations, explain, explain_experts
@@ -42,6 +42,7 @@ __all__ = [
     "complexity",
     "create_model",
     "data",
+    "estimate",
     "evaluate",
     "explain",
     "explain_experts",
@@ -64,7 +65,7 @@ __all__ = [
 
 _MODULES = ("backbones", "data", "heads", "losses", "metrics")
 _HOME = {
-    "api.cost": ("bench", "complexity"),
+    "api.cost": ("bench", "complexity", "estimate"),
     "api.deployment": ("export", "push", "serve"),
     "api.evaluation": ("evaluate", "report"),
     "api.explanation": ("check_explanations", "explain", "explain_experts"),

@@ -223,3 +223,24 @@ def test_timms_randaugment_draws_from_torchs_generator() -> None:
 def test_strengths_out_of_range(changes: dict[str, object], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
         AugmentationConfig.parse(changes, "augmentation")
+
+
+def test_random_erasing_puts_noise_over_one_rectangle() -> None:
+    grey = Image.new("RGB", (64, 64), (128, 128, 128))
+    preprocessing = Preprocessing(size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    plain = eval_transform(preprocessing)(grey)
+    transform = train_transform(preprocessing, PLAIN.model_copy(update={"erasing": 0.5}))
+    erased, noise = [], []
+    for seed in range(200):
+        torch.manual_seed(seed)
+        changed = transform(grey) != plain  # [3, 64, 64]
+        rows, columns = changed.any(dim=(0, 2)).nonzero(), changed.any(dim=(0, 1)).nonzero()
+        if len(rows):
+            assert changed[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].all()
+            erased.append(changed.float().mean().item())
+            torch.manual_seed(seed)
+            noise.append(transform(grey)[changed])
+    assert 70 < len(erased) < 130
+    assert min(erased) > 0.015
+    assert max(erased) < 0.34
+    assert torch.cat(noise).std().item() == pytest.approx(1.0, abs=0.05)

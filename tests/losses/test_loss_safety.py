@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from labelwise import losses
 
-LOSSES = {name: getattr(losses, name.replace("-", "_")) for name in losses.list_losses()}
+# CSL is in test_csl.py: what it does with unknown entries is its point.
+LOSSES = {name: getattr(losses, name.replace("-", "_")) for name in losses.list_losses() if name != "csl"}
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CASES = [(name, {}) for name in LOSSES] + [  # powers below 1 have an infinite slope at 0
     ("asymmetric", {"gamma_neg": 0.5, "gamma_pos": 0.5}),

@@ -27,7 +27,7 @@ def test_parameters_and_statistics_are_averaged_and_whole_numbers_copied(warmup:
     for step in range(6):
         module[0].weight.data.add_(torch.randn(4, 3))
         module(torch.randn(8, 3) * (step + 1))  # moves the running mean
-        average.update_parameters(module)
+        average.update(module)
         decay = 0.0 if step == 0 else min(0.9, (1 + step) / (10 + step)) if warmup else 0.9
         for name, value in copy.deepcopy(module.state_dict()).items():
             if value.is_floating_point() and step:

@@ -143,7 +143,7 @@ def two_processes(*arguments: str) -> None:
 def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample: Path, tmp_path: Path) -> None:
     """With gloo on loopback. What each process draws for itself is off: dropout, and partners of scenes."""
     settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", freeze, "--set", "pair_mix=0"]
-    settings += ["--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0"]
+    settings += ["--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0", "--set", "ema=0.9"]
     together = ["--out", str(tmp_path / "two"), "--set", f"strategy={strategy}"]
     (torchrun if strategy == "ddp" else two_processes)(*settings, *together)
     shutil.rmtree(tmp_path / "two" / "model")  # gone: a resumed run makes it again from the sharded state it restores
@@ -152,6 +152,11 @@ def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample
     for alone, both in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
         assert both["loss"] == pytest.approx(alone["loss"], abs=0.05)  # of the first process's images alone
         assert both["mAP"] == pytest.approx(alone["mAP"], abs=0.05)
+        assert both["mAP_averaged"] == pytest.approx(alone["mAP_averaged"], abs=0.05)
         assert both["OF1"] == pytest.approx(alone["OF1"], abs=0.5)
+    averages = [read_checkpoint(tmp_path / run / "checkpoints" / "last.safetensors")[0] for run in ("one", "two")]
+    for name, tensor in averages[0].items():
+        if name.startswith("averaged."):
+            torch.testing.assert_close(averages[1][name], tensor, atol=1e-3, rtol=1e-2)
     for name, tensor in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, atol=1e-3, rtol=1e-2)

@@ -68,28 +68,6 @@ def test_a_frozen_backbone_stays_as_it_was(sample: Path, tmp_path: Path) -> None
     assert not torch.equal(trained["head.queries.weight"], fresh.state_dict()["head.queries.weight"])
 
 
-def test_accumulated_steps_equal_one_large_batch(sample: Path, tmp_path: Path) -> None:
-    """Two batches of 8 before one optimizer step are a batch of 16: same rows in the same order, no dropout, no BN."""
-    same = {
-        "model.freeze": "backbone",
-        "model.head": "gap",
-        "model.options": {},
-        "epochs": 1,
-        "loss.name": "bce",
-        "schedule.name": "constant",
-        "schedule.warmup": 0.0,
-        "optimizer.clip_norm": None,
-        "data.train": "train+val",  # 48 images: three batches of 16
-        "data.validation": None,
-        "augmentation.flip": 0.0,
-        "pair_mix": 0.0,
-    }
-    train(recipe(sample, **same, batch_size=16), tmp_path / "large")
-    train(recipe(sample, **same, batch_size=8, accumulate=2), tmp_path / "small")
-    large, small = (weights(tmp_path / name)["head.classifier.weight"] for name in ("large", "small"))
-    torch.testing.assert_close(small, large, atol=1e-5, rtol=1e-3)
-
-
 def test_without_validation_the_averaged_weights_are_saved(sample: Path, tmp_path: Path) -> None:
     common = {"model.freeze": "backbone", "epochs": 1, "data.validation": None}
     train(recipe(sample, **common), tmp_path / "plain")
@@ -268,7 +246,6 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
         ({"loss.name": "asl"}, "unknown loss"),
         ({"data.validation": "holdout"}, "holdout"),
         ({"loss.options": {"reduction": "none"}}, "gives no number to minimise"),
-        ({"ema": 0.9, "strategy": "fsdp"}, "cannot be sharded"),
         ({"model.head": "ml-decoder", "model.options": {"queries": "words"}}, "model.words=.package:glove-50d"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`lw.bench` and `lw.complexity`: what a model costs, measured on this machine or counted."""
+"""`lw.bench`, `lw.complexity` and `lw.estimate`: what a model or a training costs, measured or counted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from labelwise.core.progress import ShowProgress
     from labelwise.model.complexity import Complexity
     from labelwise.model.model import LabelModel
+    from labelwise.training.estimate import Estimate
     from labelwise.training.run import Run
 
 
@@ -116,3 +117,45 @@ def complexity(
     else:
         network = open_model(model)
     return measure_complexity(network, size)
+
+
+def estimate(
+    data: str | Path | None = None,
+    *,
+    recipe: str | Path | None = None,
+    images: int | None = None,
+    labels: int | None = None,
+    gpu: str | None = None,
+    gpus: int | None = None,
+    utilisation: float = 0.3,
+    **settings: Any,
+) -> Estimate:
+    """Count what a training will need: memory on each GPU, steps, FLOPs and hours. Nothing is computed or downloaded.
+
+    Args:
+        data: Images and labels, as for `lw.train`; only the labels are read.
+        recipe: A YAML file with all settings.
+        images: Number of training images. Default: the data's.
+        labels: Number of labels, if there is no data.
+        gpu: The GPU for the hours: t4, v100, a10, a100, l4, l40s, h100, h200, b200, rtx3090 or rtx4090.
+        gpus: How many share the batch. Default: as many as torchrun starts, else one.
+        utilisation: Share of the GPU's peak that the training reaches.
+        **settings: Other settings, as for `lw.train`: `head="hsq"`, `batch_size=32`, `grad_checkpointing=True`.
+
+    Example:
+        >>> import labelwise as lw
+        >>> cost = lw.estimate(images=82_081, labels=80, backbone="resnet50", size=448, freeze="none", gpu="a100")
+        >>> print(f"{cost.total_memory / 2**30:.1f} GiB", cost.fits)
+        11.1 GiB True
+    """
+    from labelwise.api.inputs import require
+    from labelwise.api.training import recipe_with
+    from labelwise.training.estimate import estimate as count
+
+    for name, number in {"images": images, "labels": labels, "gpus": gpus}.items():
+        if number is not None:
+            require(**{name: (number, 1)})
+    if not 0 < utilisation <= 1:
+        raise LabelwiseError(f"utilisation is a share of the peak in (0, 1], not {utilisation}")
+    wanted = recipe_with(recipe, data, settings)
+    return count(wanted, images=images, labels=labels, gpu=gpu, processes=gpus, utilisation=utilisation)

@@ -61,7 +61,7 @@ def train(
             everything.
         start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
             folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
-        loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc or softmax-cross-entropy.
+        loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, csl or softmax-cross-entropy.
         epochs: Passes over the training images.
         batch_size: Images per step, of all processes together.
         lr: Highest learning rate.
@@ -240,6 +240,12 @@ def _path(source: object) -> str:
             "first (lw.data.write_manifest)"
         )
     return os.fspath(source) if isinstance(source, os.PathLike) else str(source)
+
+
+def recipe_with(recipe: str | Path | None, data: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with some settings changed, named as `train`'s arguments are."""
+    given = {"data": None if data is None else _path(data), **settings}
+    return load_recipe(recipe, _changes({key: value for key, value in given.items() if value is not None}, train))
 
 
 def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -138,10 +138,15 @@ def list_backbones(pattern: str = "*") -> list[str]:
     return names
 
 
-def ordered_groups(model: Any) -> list[list[nn.Parameter]]:
-    """The parameters of a timm model by groups: stem, then stages or blocks, in the order of timm's own matcher."""
+def ordered_groups(model: Any, *, coarse: bool = True) -> list[list[nn.Parameter]]:
+    """The parameters of a timm model by groups, in the order of timm's own matcher.
+
+    Args:
+        model: The timm model.
+        coarse: Stem, then stages; otherwise single blocks. Some families have only blocks.
+    """
     try:
-        matcher = model.group_matcher(coarse=True)
+        matcher = model.group_matcher(coarse=coarse)
     except (AttributeError, AssertionError):  # a few families of timm have none, or none that is coarse
         raise LabelwiseError(
             "timm does not say in which order the layers of this backbone come", options={"freeze": "backbone"}

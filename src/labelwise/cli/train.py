@@ -9,12 +9,13 @@ from cyclopts import Parameter
 
 import labelwise as lw
 from labelwise.cli.common import Flag, Settings, described_by, parse_options, say
+from labelwise.core.errors import LabelwiseError
 
 
 @described_by("api.training:train")
 def train(
     *,
-    out: Path,
+    out: Path | None = None,
     data: str | None = None,
     recipe: Path | None = None,
     head: str | None = None,
@@ -33,6 +34,11 @@ def train(
     set_: Settings = None,
     resume: Flag = False,
     overwrite: Flag = False,
+    dry_run: Flag = False,
+    images: int | None = None,
+    labels: int | None = None,
+    gpu: str | None = None,
+    gpus: int | None = None,
 ) -> None:
     """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop.
 
@@ -41,6 +47,16 @@ def train(
     freeze
         backbone: train only the head, on features that are computed once and cached. early: also train the last layers
         of the backbone. stem+norms: all but its stem, first stage and batch norms. none: also train the whole backbone.
+    dry_run
+        Only print what the training will need: memory on each GPU, steps, FLOPs and, with --gpu, hours.
+    images
+        For --dry-run without data: the number of training images.
+    labels
+        For --dry-run without data: the number of labels.
+    gpu
+        For --dry-run: a100, h100, v100, ...
+    gpus
+        For --dry-run: how many GPUs share the batch. Default: 1, or as many as torchrun starts.
     """
     given: dict[str, Any] = {
         "head": head,
@@ -58,6 +74,14 @@ def train(
         "on_bad_image": on_bad_image,
     }
     settings = given | parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
+    counted: dict[str, Any] = {"images": images, "labels": labels, "gpu": gpu, "gpus": gpus}
+    if dry_run:
+        say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))
+        return
+    if asked := next((name for name, value in counted.items() if value is not None), None):
+        raise LabelwiseError(f"--{asked} is for an estimate; add --dry-run")
+    if out is None:
+        raise LabelwiseError("name a folder for the run", options={"out": "runs/first"})
     try:
         run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
     except KeyboardInterrupt:

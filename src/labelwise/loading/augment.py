@@ -33,6 +33,7 @@ class AugmentationConfig(Config):
         strength: Of RandAugment: up to 30 (torchvision's) or 10 (timm's).
         strength_spread: Standard deviation of the strength; only timm's.
         colour_jitter: Largest change of brightness, contrast and saturation, as a factor.
+        erasing: Probability of random erasing (Zhong et al., 2020): noise over a rectangle of 2 to 33 % of the area.
         repeats: Repeated augmentation: how often an image is in one batch, each time augmented anew. As an epoch keeps
             its length, it then sees only one image in `repeats`.
     """
@@ -45,6 +46,7 @@ class AugmentationConfig(Config):
     strength: int = Field(default=9, ge=0, le=30)
     strength_spread: float = Field(default=0.0, ge=0)
     colour_jitter: float = Field(default=0.0, ge=0, le=1)
+    erasing: float = Field(default=0.0, ge=0, le=1)
     repeats: PositiveInt = 1
 
     @model_validator(mode="after")
@@ -62,10 +64,14 @@ class ImageTransform(nn.Module):
     `min_side` is the shorter side that it needs from `load_image`.
     """
 
-    def __init__(self, steps: list[nn.Module], preprocessing: Preprocessing, min_side: int) -> None:
+    def __init__(
+        self, steps: list[nn.Module], preprocessing: Preprocessing, min_side: int, erasing: float = 0.0
+    ) -> None:
         super().__init__()
         self.min_side = min_side
-        self.steps = v2.Compose([*steps, *_to_input(preprocessing)])
+        # Erased last: its noise has the mean and the variance of normalised images, as in timm.
+        last = [v2.RandomErasing(erasing, value="random")] if erasing else []
+        self.steps = v2.Compose([*steps, *_to_input(preprocessing), *last])
 
     def forward(self, image: Image.Image) -> Tensor:
         tensor: Tensor = self.steps(image)
@@ -116,7 +122,7 @@ def train_transform(preprocessing: Preprocessing, augmentation: AugmentationConf
         steps.append(UniformRandAugment())
     elif augmentation.policy == "autoaugment":
         steps.append(v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET, fill=GREY))
-    return ImageTransform(steps, preprocessing, min_side)
+    return ImageTransform(steps, preprocessing, min_side, augmentation.erasing)
 
 
 class TimmRandAugment(nn.Module):

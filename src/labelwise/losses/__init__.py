@@ -6,6 +6,7 @@ Targets are 1, 0, -1 (unknown) or soft values in [0, 1]. Everything is computed 
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 from labelwise.losses.modules import (
     BCE,
+    CSL,
     SPLC,
     Asymmetric,
     Focal,
@@ -18,9 +19,11 @@ from labelwise.losses.modules import (
     list_losses,
     loss_options,
 )
+from labelwise.losses.selective import csl
 
 __all__ = [
     "BCE",
+    "CSL",
     "SPLC",
     "Asymmetric",
     "Focal",
@@ -32,6 +35,7 @@ __all__ = [
     "asymmetric",
     "bce",
     "create",
+    "csl",
     "focal",
     "hill",
     "list_losses",

@@ -126,6 +126,13 @@ def asymmetric(
     0.7698
     """
     x, target, weight = read_entries(logits, targets, unknown, unknown_weight)
+    return reduce(mix(target, *asymmetric_entries(x, gamma_neg, gamma_pos, clip, detach_weight)), weight, reduction)
+
+
+def asymmetric_entries(
+    x: Tensor, gamma_neg: float, gamma_pos: float, clip: float, detach_weight: bool
+) -> tuple[Tensor, Tensor]:
+    """The asymmetric loss of each entry [B, N] if it is a positive, and if it is a negative."""
     log_p, log_not_p = F.logsigmoid(x), F.logsigmoid(-x)
     positive_weight = torch.exp(gamma_pos * log_not_p)  # (1 - p)^gamma_pos without a power of zero
     if clip > 0:
@@ -139,7 +146,7 @@ def asymmetric(
         negative_weight, log_not_shifted = torch.exp(gamma_neg * log_p), log_not_p
     if detach_weight:
         positive_weight, negative_weight = positive_weight.detach(), negative_weight.detach()
-    return reduce(mix(target, -positive_weight * log_p, -negative_weight * log_not_shifted), weight, reduction)
+    return -positive_weight * log_p, -negative_weight * log_not_shifted
 
 
 def two_way(

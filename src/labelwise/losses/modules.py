@@ -13,6 +13,7 @@ from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.plugins import import_plugins
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
+from labelwise.losses.selective import csl, read_prior
 
 _LOSSES: dict[str, type[Loss]] = {}
 
@@ -104,11 +105,20 @@ class SPLC(Loss, name="splc", function=splc):
         return self.function(logits, targets, epoch=self.epoch, **self.options)
 
 
+class CSL(Loss, name="csl", function=csl):
+    """Class-aware selective loss for partial labels (Ben-Baruch et al., CVPR 2022)."""
+
+    def __init__(self, **options: Any) -> None:
+        if isinstance(options.get("prior"), str):
+            options["prior"] = read_prior(options["prior"])
+        super().__init__(**options)
+
+
 def list_losses() -> list[str]:
     """The names that `create` takes.
 
     >>> list_losses()
-    ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'ranking', 'hill', 'splc']
+    ['bce', 'softmax-cross-entropy', 'focal', 'asymmetric', 'two-way', 'ranking', 'hill', 'splc', 'csl']
     """
     import_plugins("labelwise.losses")
     return list(_LOSSES)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-Tensors = tuple[Tensor, ...] | list[Tensor]
 
-
-class AveragedWeights(AveragedModel):
+class AveragedWeights:
     """A copy of `module` with averaged parameters and buffers.
+
+    Make it before the module is sharded (FSDP), and shard the copy in the same way.
 
     Args:
         module: The module in training.
@@ -20,27 +24,34 @@ class AveragedWeights(AveragedModel):
     """
 
     def __init__(self, module: nn.Module, decay: float, *, warmup: bool = False) -> None:
-        super().__init__(module, multi_avg_fn=self._average)
+        self.module = copy.deepcopy(module).requires_grad_(False)
         self.decay, self.warmup = decay, warmup
+        self.updates = 0
 
     def decay_after(self, updates: int) -> float:
         """
         >>> average = AveragedWeights(nn.Linear(1, 1), 0.9997, warmup=True)
-        >>> [round(average.decay_after(t), 4) for t in (1, 90, 100_000)]
-        [0.1818, 0.91, 0.9997]
+        >>> [round(average.decay_after(t), 4) for t in (0, 1, 90, 100_000)]
+        [0.0, 0.1818, 0.91, 0.9997]
         """
+        if updates == 0:
+            return 0.0
         return min(self.decay, (1 + updates) / (10 + updates)) if self.warmup else self.decay
 
-    def _average(self, ours: Tensors, current: Tensors, updates: Tensor | int) -> None:
-        get_ema_multi_avg_fn(self.decay_after(int(updates)))(ours, current, updates)
-
     @torch.no_grad()
-    def update_parameters(self, model: nn.Module) -> None:
-        """Average the statistics of norms too: the raw ones belong to weights that are thousands of steps ahead."""
-        updates = int(self.n_averaged)
-        weight = 1 - self.decay_after(updates) if updates else 1.0
-        before = [buffer.clone() for buffer in self.module.buffers()]
-        super().update_parameters(model)  # copies the buffers, which is right for counters and label slots
-        for ours, old in zip(self.module.buffers(), before, strict=True):
-            if ours.is_floating_point():
-                ours.copy_(old.lerp(ours, weight))
+    def update(self, module: nn.Module) -> None:
+        """Norms' statistics are averaged like weights: the raw ones belong to weights that are thousands of steps
+        ahead. Whole numbers (counters, label slots) are copied."""
+        pairs = list(zip(_tensors(self.module), _tensors(module), strict=True))
+        for ours, current in pairs:
+            if not ours.is_floating_point():
+                ours.copy_(current)
+        averages, values = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+        get_ema_multi_avg_fn(self.decay_after(self.updates))(averages, values, self.updates)
+        self.updates += 1
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers; of sharded ones the part of this process, which is all that an average needs."""
+    tensors = chain(module.parameters(), module.buffers())
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in tensors]

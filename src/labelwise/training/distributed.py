@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -25,6 +26,8 @@ def create_fabric(recipe: Recipe) -> Fabric:
     strategy: Any = recipe.strategy
     if strategy == "auto" and local * machines > 1:
         strategy = "ddp"
+    if strategy == "ddp":
+        strategy = DDPStrategy(gradient_as_bucket_view=True)  # else it keeps a second copy of all gradients
     if strategy == "fsdp":
         strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
     fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)

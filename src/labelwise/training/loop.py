@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from labelwise.training.checkpoint import (
 )
 from labelwise.training.display import Display, write_curves
 from labelwise.training.distributed import StopRequest
+from labelwise.training.model_options import fixed_statistics
 from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import Recipe
 from labelwise.training.run import HISTORY, write_gates
@@ -84,16 +86,22 @@ class Trainer:
         head = module.head if isinstance(module, LabelModel) else module
         assert isinstance(head, Head)
         self.head = head
+        # Copied before it is sharded: FSDP's modules cannot be.
+        self.averaged = AveragedWeights(module, recipe.ema, warmup=recipe.ema_warmup) if recipe.ema else None
         self.module = fabric.setup_module(module)  # before the optimizer: FSDP replaces the parameters by sharded ones
+        if self.averaged is not None:
+            copied = self.averaged.module
+            fabric.setup_module(copied) if recipe.strategy == "fsdp" else fabric.to_device(copied)
         # Fused steps support neither sharded tensors nor clipping of gradients that a loss scaler has enlarged.
         fused = recipe.strategy != "fsdp" and recipe.precision != "16-mixed"
         self.optimizer = create_optimizer(module, recipe.optimizer, fused)
-        self.averaged = AveragedWeights(module, recipe.ema, warmup=recipe.ema_warmup) if recipe.ema else None
         self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
         self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix, repeats=recipe.augmentation.repeats)
         self.progress = Progress(data)
         self.steps = len(batches) * recipe.epochs
+        # Rates follow the optimizer's steps, so that accumulated batches are trained as one large batch would be.
+        self.windows = math.ceil(len(batches) / recipe.accumulate)  # of an epoch
 
     def run(self, resume: bool) -> bool:
         """Train to the end, from the start or from the last checkpoint; False if that checkpoint is the end."""
@@ -145,7 +153,7 @@ class Trainer:
         row = {
             "epoch": epoch + 1,
             "loss": self._mean_over_processes(progress.loss_sum) / len(self.batches),
-            "lr": recipe.optimizer.lr * rate_at(progress.step - 1, self.steps, recipe.schedule),
+            "lr": recipe.optimizer.lr * rate_at(*self._position(progress.step - 1), recipe.schedule),
             **self._validate(epoch + 1),
             "images_per_second": images / trained,
         }
@@ -161,19 +169,35 @@ class Trainer:
     def _step(self, inputs: Tensor, targets: Tensor, number: int) -> float:
         recipe, step = self.recipe, self.progress.step
         torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + self.fabric.global_rank)
-        schedule = recipe.schedule
-        set_rate(self.optimizer, rate_at(step, self.steps, schedule), momentum_at(step, self.steps, schedule))
+        position = self._position(step)
+        set_rate(self.optimizer, rate_at(*position, recipe.schedule), momentum_at(*position, recipe.schedule))
         inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self.module(inputs, **options)  # [B, N], or more with random queries
+            logits = self._forward(inputs, options)
             loss = self.loss(logits, self.head.training_targets(targets))
-            self.fabric.backward(loss * self._loss_scale(number))
+            with fixed_statistics(self.plain) if recipe.grad_checkpointing else nullcontext():
+                self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
         self._require_finite("loss", value)
         if optimizes:
             self._optimize()
         return value
+
+    def _forward(self, inputs: Tensor, options: dict[str, Tensor]) -> Tensor:
+        """Logits [B, N], or [B, N + random queries]."""
+        try:
+            logits: Tensor = self.module(inputs, **options)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise LabelwiseError(
+                "a batch norm cannot learn from one image whose feature map is a single point; use more images per "
+                "batch and process, larger ones, or a frozen backbone",
+                options={"batch_size": 2 * self.fabric.world_size, "size": 224, "freeze": "backbone"},
+                either=True,
+            ) from None
+        return logits
 
     def _augment(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """MixUp or CutMix, and `pair_mix`: of images inside the model, of cached feature maps here."""
@@ -185,6 +209,11 @@ class Trainer:
         if isinstance(self.plain, LabelModel):
             return inputs, targets, {"partners": partners}
         return join_pairs(inputs, partners), targets, {}
+
+    def _position(self, step: int) -> tuple[int, int]:
+        """The optimizer's step to which a step belongs, and how many it takes in all."""
+        epoch, number = divmod(step, len(self.batches))
+        return epoch * self.windows + number // self.recipe.accumulate, self.recipe.epochs * self.windows
 
     def _optimizes_after(self, number: int) -> bool:
         return (number + 1) % self.recipe.accumulate == 0 or number + 1 == len(self.batches)
@@ -210,7 +239,7 @@ class Trainer:
         self.prepared.step()
         self.prepared.zero_grad(set_to_none=True)
         if self.averaged is not None:
-            self.averaged.update_parameters(self.plain)
+            self.averaged.update(self.plain)
 
     def _require_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -320,7 +349,8 @@ class Trainer:
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
         if self.averaged is not None:
-            tensors |= {f"averaged.{name}": tensor for name, tensor in self.averaged.state_dict().items()}
+            tensors |= module_tensors("averaged.module", self.averaged.module)
+            tensors["averaged.n_averaged"] = torch.tensor(self.averaged.updates)
         self.progress.seconds += extra_seconds
         self._write(self._last, tensors)
 
@@ -340,7 +370,8 @@ class Trainer:
         restore_module("module", self.plain, tensors)
         restore_optimizer(self.plain, self.optimizer, tensors)
         if self.averaged is not None:
-            self.averaged.load_state_dict(named("averaged", tensors))
+            restore_module("averaged.module", self.averaged.module, tensors)
+            self.averaged.updates = int(tensors["averaged.n_averaged"])
         self.progress = Progress(**state)
         self._write_history()
 

@@ -9,6 +9,8 @@ import torch
 from timm.optim import Lamb
 from torch import nn
 
+from labelwise.backbones.timm_backbone import ordered_groups
+from labelwise.model.model import LabelModel
 from labelwise.training.recipe import OptimizerRecipe, ScheduleRecipe
 
 _ONE_CYCLE_START = 1 / 25  # the first rate as a share of the highest, as in torch's OneCycleLR
@@ -17,9 +19,10 @@ _ONE_CYCLE_START = 1 / 25  # the first rate as a share of the highest, as in tor
 def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = True) -> torch.optim.Optimizer:
     """An optimizer with one group per learning rate and decay. `peak_lr` of a group is what `set_rate` scales."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    backbone = backbone_rates(model, recipe)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            rate = (recipe.backbone_lr or recipe.lr) if name.startswith("backbone.") else recipe.lr
+            rate = backbone.get(parameter, recipe.lr)
             decay = recipe.weight_decay if recipe.decay_all or decays(name, parameter) else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     parameters = [
@@ -29,8 +32,22 @@ def create_optimizer(model: nn.Module, recipe: OptimizerRecipe, fused: bool = Tr
     if recipe.name == "lamb":
         # By default it clips the gradient norm to 1; here the loop does that, by `clip_norm`.
         return ResumableLamb(parameters, betas=recipe.betas, max_grad_norm=None)
+    if recipe.name == "sgd":
+        return torch.optim.SGD(parameters, momentum=recipe.momentum, fused=fused)
     kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
     return kind(parameters, betas=recipe.betas, fused=fused)
+
+
+def backbone_rates(model: nn.Module, recipe: OptimizerRecipe) -> dict[nn.Parameter, float]:
+    """The highest rate of each parameter of the backbone. With `layer_decay`, the last layer has the full rate, the one
+    before it `layer_decay` times that, and so on."""
+    if not isinstance(model, LabelModel):
+        return {}
+    rate = recipe.backbone_lr or recipe.lr
+    if recipe.layer_decay == 1:
+        return dict.fromkeys(model.backbone.parameters(), rate)
+    layers = reversed(ordered_groups(model.backbone.model, coarse=False))
+    return {parameter: rate * recipe.layer_decay**depth for depth, layer in enumerate(layers) for parameter in layer}
 
 
 class ResumableLamb(Lamb):  # type: ignore[misc]  # timm carries no types
@@ -98,7 +115,9 @@ def momentum_at(step: int, steps: int, recipe: ScheduleRecipe) -> float | None:
 def set_rate(optimizer: torch.optim.Optimizer, share: float, momentum: float | None = None) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * share
-        if momentum is not None:
+        if momentum is not None and "momentum" in group:  # SGD's
+            group["momentum"] = momentum
+        elif momentum is not None:
             group["betas"] = (momentum, group["betas"][1])
 
 

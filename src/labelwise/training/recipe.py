@@ -120,21 +120,27 @@ class OptimizerRecipe(Config):
     """The optimizer.
 
     Attributes:
-        name: `adam` adds the decay to the gradient, `adamw` to the weights; `lamb` is for batches of thousands.
+        name: `adam` and `sgd` add the decay to the gradient, `adamw` to the weights; `lamb` is for batches of
+            thousands.
         lr: Highest learning rate.
         backbone_lr: Highest learning rate of the backbone; None for the same as `lr`.
+        layer_decay: Factor of the learning rate from each of the backbone's layers to the one before it, so that early
+            layers change least (0.65 to 0.9 for transformers); 1 for the same rate everywhere.
         weight_decay: Decay of weights.
         decay_all: Also decay biases, norms and queries, as Query2Label's code does.
-        betas: Decay rates of the gradient's moments.
+        betas: Decay rates of the gradient's moments; not for `sgd`.
+        momentum: For `sgd`.
         clip_norm: Largest gradient norm; None does not clip.
     """
 
-    name: Literal["adam", "adamw", "lamb"] = "adamw"
+    name: Literal["adam", "adamw", "lamb", "sgd"] = "adamw"
     lr: PositiveFloat = 1e-4
     backbone_lr: PositiveFloat | None = None
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
     weight_decay: float = Field(default=1e-2, ge=0)
     decay_all: bool = False
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    momentum: Fraction = 0.9
     clip_norm: PositiveFloat | None = 1.0
 
 
@@ -145,8 +151,8 @@ class ScheduleRecipe(Config):
         name: Shape of the schedule.
         warmup: Share of all steps in which the rate rises.
         final: The last rate, as a share of the highest.
-        momentum: For `one-cycle`: the first beta at the lowest and at the highest rate, as torch's OneCycleLR has them;
-            None keeps the optimizer's.
+        momentum: For `one-cycle`: the first beta (the momentum of `sgd`) at the lowest and at the highest rate, as
+            torch's OneCycleLR has them; None keeps the optimizer's.
     """
 
     name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
@@ -177,7 +183,11 @@ class Recipe(Config):
         schedule: The learning rate over the steps.
         epochs: Passes over the training images.
         batch_size: Images per step, of all processes together.
-        accumulate: Backward steps per optimizer step; `batch_size` counts one of them.
+        accumulate: Backward steps per optimizer step; `batch_size` counts one of them. Weights and rates are those of
+            one batch that is so many times larger; batch norms still see the small ones.
+        grad_checkpointing: Compute the backbone's activations again in the backward pass instead of keeping them: the
+            same numbers with much less memory and about a third more time.
+        sync_batch_norm: Batch norms share their statistics among all processes, for few images on each GPU.
         ema: Decay of averaged weights; 0 for none. After each epoch the raw and the averaged weights are validated, and
             the better ones count.
         ema_warmup: Let the decay rise slowly, so that a short training forgets its first steps.
@@ -205,6 +215,8 @@ class Recipe(Config):
     epochs: PositiveInt = 20
     batch_size: PositiveInt = 64
     accumulate: PositiveInt = 1
+    grad_checkpointing: bool = False
+    sync_batch_norm: bool = False
     ema: Fraction = 0.0
     ema_warmup: bool = False
     early_stop: PositiveInt | None = None

@@ -117,7 +117,13 @@ def data_fingerprint(*tables: LabelTable | None) -> str:
     return sha256(*parts).hexdigest()
 
 
-def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | None = None) -> LabelModel:
+def build_model(
+    recipe: Recipe,
+    labels: tuple[str, ...],
+    label_slot: Tensor | None = None,
+    *,
+    word_vectors: Tensor | None = None,  # [N, d_w]; default: from the recipe's word source
+) -> LabelModel:
     wanted = recipe.model
     head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
     model = create_model(
@@ -130,6 +136,7 @@ def build_model(recipe: Recipe, labels: tuple[str, ...], label_slot: Tensor | No
         drop_path=wanted.drop_path,
         task=wanted.task,
         words=wanted.words if head.takes_words else None,  # they may be there for the grouping alone
+        word_vectors=word_vectors,
         label_slot=label_slot,
         **wanted.options,
     )

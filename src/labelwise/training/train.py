@@ -22,6 +22,7 @@ from labelwise.training.checkpoint import last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
+from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, save_recipe
 from labelwise.training.run import MODEL, RECIPE, SPLITS, Run, run_folder
 from labelwise.training.setup import (
@@ -98,10 +99,6 @@ def check(recipe: Recipe) -> None:
             "pair_mix joins two images into one with the labels of both, too many for a single-label model",
             options={"pair_mix": 0},
         )
-    if recipe.ema and recipe.strategy == "fsdp":
-        raise LabelwiseError(
-            "averaged weights (ema) cannot be sharded by fsdp; use another strategy", options={"strategy": "ddp"}
-        )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
@@ -123,10 +120,8 @@ def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resum
         take_weights(model, recipe.model.start)
     if frozen:
         model.backbone.requires_grad_(False).eval().to(fabric.device)
-    elif recipe.model.freeze == "early":
-        model.backbone.freeze_early()
-    elif recipe.model.freeze == "stem+norms":
-        model.backbone.freeze_stem_and_norms()
+    else:
+        apply_options(model.backbone, recipe, fabric)
     if not frozen and recipe.strategy != "fsdp":  # FSDP takes only contiguous weights
         put_channels_last(model.backbone)
     module: nn.Module = model.head if frozen else model

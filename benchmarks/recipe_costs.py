@@ -1,0 +1,46 @@
+"""What each paper recipe costs, as the line of its header: `python -m benchmarks.recipe_costs [RECIPE ...]`.
+
+The numbers are counted (`labelwise train --dry-run`), with the images and labels of the dataset in the recipe's name.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import labelwise as lw
+from labelwise.training.estimate import GIB, Estimate
+
+DATASETS = {  # training images, labels
+    "coco": (82_081, 80),
+    "voc": (5_011, 20),
+    "open-images": (9_011_219, 9_600),
+    "nus-wide": (161_789, 925),
+    "imagenet": (1_281_167, 1_000),
+}
+GPU, GPUS = "v100", 4  # HSQ's appendix A.3; ML-Decoder does not state its own
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def costs(recipe: Path) -> Estimate:
+    images, labels = next(size for name, size in DATASETS.items() if recipe.name.startswith(name))
+    return lw.estimate(recipe=recipe, images=images, labels=labels, gpu=GPU, gpus=GPUS)
+
+
+def cost_line(cost: Estimate) -> str:
+    assert cost.gpu is not None
+    return (
+        f"# Cost       {cost.total_memory / GIB:.1f} GiB on each of {cost.processes} GPUs, "
+        f"{cost.flops:.2e} FLOPs an epoch, about {cost.hours:.2g} hours on {cost.processes} "
+        f"{cost.gpu.name} (labelwise train --dry-run)"
+    )
+
+
+def main() -> None:
+    paths = [Path(word) for word in sys.argv[1:]]
+    for path in paths or sorted(path for folder in ("hsq", "ml-decoder") for path in (RECIPES / folder).glob("*.yaml")):
+        print(f"{path.parent.name}/{path.name}", cost_line(costs(path)), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
