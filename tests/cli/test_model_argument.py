@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("argument", ["model", "run", "./run", "owner/name", "owner/name-v1.5"])
+@pytest.mark.parametrize("argument", ["model", "run", "./run", "owner/name", "owner/name-v1.5", "released.pth"])
 def test_models(here: Path, bundled: None, argument: str) -> None:
     assert model_and_rest([argument, "b.jpg", "c"]) == (argument, ["b.jpg", "c"])
 

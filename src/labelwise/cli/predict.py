@@ -183,6 +183,8 @@ def is_model(argument: str) -> bool:
             f"the folder {argument!r} is neither a model (it has no {_CONFIG} or model/{_CONFIG}) nor does it hold "
             "images; name a run folder, a model folder, an exported model or a hub id, or a folder of images"
         )
+    if path.suffix in (".pth", ".pt", ".pkl", ".ckpt", ".safetensors"):
+        return True  # loading it says how to make a model of it
     is_pattern = glob.has_magic(argument) or "{" in argument
     if path.exists() or "://" in argument or is_pattern or file_kind(argument) in ("shard", "parquet"):
         return False  # opening it says what is wrong with it, if anything is
