@@ -313,6 +313,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     state = {key: torch.empty(shape, device="meta") for key, shape in cvt.items()}
     with torch.device("meta"), pytest.raises(LabelwiseError, match=r"recognised .* 'stage0.patch_embed.proj.weight'"):
         lw.load_checkpoint(saved(tmp_path, state))
+    bad = {key: torch.empty(shape, device="meta") for key, shape in (resnet_101() | released.csra(2048, 80, 4)).items()}
+    del bad["classifier.multi_head.2.head.weight"]
+    bad["classifier.multi_head.4.head.weight"] = torch.empty(80, 2048, 1, 1, device="meta")
+    with torch.device("meta"), pytest.raises(LabelwiseError, match=r"'classifier.multi_head.2.head.weight' is missing"):
+        lw.load_checkpoint(saved(tmp_path, bad))
     lambda_ = {key: torch.empty(shape, device="meta") for key, shape in (resnet_101() | released.csra(9, 7, 2)).items()}
     with pytest.raises(LabelwiseError, match=r"none for 7 labels and 2 heads \(residual_weight=…\)"):
         lw.load_checkpoint(saved(tmp_path, lambda_))

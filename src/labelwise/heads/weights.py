@@ -130,8 +130,6 @@ def load_q2l(state: State, attention_heads: int = 4) -> QueryHead:
 
 # ---- CSRA and average pooling
 
-_CSRA = re.compile(r"classifier\.multi_head\.(\d+)\.head\.weight")
-
 
 def load_csra(state: State, residual_weight: float) -> CsraHead:
     """A CSRA head with the weights of its authors' code.
@@ -143,13 +141,13 @@ def load_csra(state: State, residual_weight: float) -> CsraHead:
     Example:
         head = load_csra(torch.load("resnet101_voc07_head1_lam0.1_94.7.pth", weights_only=True), 0.1)
     """
-    weights = {int(found[1]): value for key, value in state.items() if (found := _CSRA.fullmatch(key))}
-    stacked = torch.stack([weights[number] for number in sorted(weights)])  # [heads, N, C, 1, 1]
-    options = {"residual_weight": residual_weight, "residual_heads": len(weights)}
-    config = with_options(preset("csra"), options, "CSRA weights")
-    head = build(config, stacked.shape[2], stacked.shape[1])
+    theirs = {key: value for key, value in state.items() if key.startswith("classifier.")}
+    names = [f"classifier.multi_head.{number}.head.weight" for number in range(max(1, len(theirs)))]
+    labels, channels = _shape(theirs, names[0])[:2]  # [N, C, 1, 1]
+    options = {"residual_weight": residual_weight, "residual_heads": len(names)}
+    head = build(with_options(preset("csra"), options, "CSRA weights"), channels, labels)
     assert isinstance(head, CsraHead)
-    _fill(head, {"classifier": stacked}, lambda key: "classifier", "CSRA")
+    head.load_state_dict({"weight": torch.stack([_taken(theirs, name, head.weight[0], "CSRA") for name in names])})
     return head
 
 
@@ -178,19 +176,22 @@ def _fill(head: Head, theirs: State, named: Callable[[str], str], what: str) -> 
     """Copy all tensors of `theirs` into `head`; `named` gives their name of one of the head's tensors."""
     # A head's assignment of labels and its word vectors are ours: no public file has them.
     ours = {key: value for key, value in head.state_dict().items() if key not in ("label_slot", "word_vectors")}
-    filled = {}
-    for key, tensor in ours.items():
-        shape = _shape(theirs, named(key))
-        if [size for size in shape if size > 1] != [size for size in tensor.shape if size > 1]:
-            raise LabelwiseError(
-                f"these {what} weights do not fit: tensor {named(key)!r} is {list(shape)}, where the others ask for "
-                f"{list(tensor.shape)}"
-            )
-        filled[key] = theirs[named(key)].reshape(tensor.shape)  # a 1x1 convolution becomes a linear layer
+    filled = {key: _taken(theirs, named(key), tensor, what) for key, tensor in ours.items()}
     unknown = sorted(theirs.keys() - {named(key) for key in ours})
     if unknown:
         raise LabelwiseError(f"these {what} weights do not fit: tensor {unknown[0]!r} belongs to no part of the head")
     head.load_state_dict(filled, strict=False)
+
+
+def _taken(theirs: State, name: str, like: Tensor, what: str) -> Tensor:
+    """One of their tensors in the shape of ours: a 1x1 convolution becomes a linear layer."""
+    shape = _shape(theirs, name)
+    if [size for size in shape if size > 1] != [size for size in like.shape if size > 1]:
+        raise LabelwiseError(
+            f"these {what} weights do not fit: tensor {name!r} is {list(shape)}, where the others ask for "
+            f"{list(like.shape)}"
+        )
+    return theirs[name].reshape(like.shape)
 
 
 def _shape(state: State, key: str) -> torch.Size:
