@@ -47,3 +47,18 @@ def test_query2labels_freezing_on_a_resnet() -> None:
     before = {key: tensor.clone() for key, tensor in backbone.model.named_buffers()}
     backbone(torch.randn(2, 3, 64, 64))
     assert all(torch.equal(before[key], tensor) for key, tensor in backbone.model.named_buffers())
+
+
+def test_query2labels_freezing_on_a_tresnet() -> None:
+    """No gradient for stem and first stage; all norms go on with the statistics of the batches."""
+    torch.manual_seed(0)
+    backbone = Backbone(BackboneConfig(name="tresnet_s", size=64))
+    backbone.freeze_stem()
+    backbone.train()
+    learning = {name for name, parameter in backbone.model.named_parameters() if parameter.requires_grad}
+    stages = tuple(f"body.layer{stage}." for stage in (2, 3, 4))
+    late = {name for name, _ in backbone.model.named_parameters() if name.startswith(stages)}
+    assert learning == late
+    before = backbone.model.body.conv1.bn.running_mean.clone()
+    backbone(torch.randn(2, 3, 64, 64))
+    assert not torch.equal(backbone.model.body.conv1.bn.running_mean, before)

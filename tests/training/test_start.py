@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_weights_head_and_backbone_of_another(first: tupl
     assert all(torch.allclose(p.cpu(), learned[name], atol=1e-8) for name, p in after.named_parameters())
 
 
-@pytest.mark.parametrize("freeze", ["none", "stem+norms", "early"])
+@pytest.mark.parametrize("freeze", ["none", "stem", "stem+norms", "early"])
 def test_the_backbone_is_fine_tuned_all_of_it_or_its_end(freeze: str, first: tuple[Path, Path]) -> None:
     data, run = first
     before = dict(lw.load_model(run).backbone.model.named_parameters())

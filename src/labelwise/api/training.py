@@ -57,8 +57,8 @@ def train(
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
         size: Input size in pixels.
         freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains
-            the last layers of the backbone; `stem+norms` all but its stem, first stage and batch norms; `none` trains
-            everything.
+            the last layers of the backbone; `stem` all but its stem and first stage, `stem+norms` not its batch norms
+            either; `none` trains everything.
         start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
             folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
         loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, csl or softmax-cross-entropy.

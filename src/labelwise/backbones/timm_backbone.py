@@ -86,6 +86,12 @@ class Backbone(nn.Module):
         groups = ordered_groups(self.model)
         self._freeze(groups[: int(len(groups) * EARLY)])
 
+    def freeze_stem(self) -> None:
+        """Keep the weights of the stem and the first stage fixed; batch norms follow the batches: Query2Label on
+        TResNets."""
+        for parameter in itertools.chain(*ordered_groups(self.model)[:2]):
+            parameter.requires_grad_(False)
+
     def freeze_stem_and_norms(self) -> None:
         """Keep the stem, the first stage and all batch norms fixed, weights and statistics: Query2Label on ResNets."""
         norms = [list(module.parameters()) for module in self.model.modules() if isinstance(module, _BatchNorm)]

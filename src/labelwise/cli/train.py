@@ -22,7 +22,7 @@ def train(
     backbone: str | None = None,
     weights: str | None = None,
     size: int | None = None,
-    freeze: Literal["none", "stem+norms", "early", "backbone"] | None = None,
+    freeze: Literal["none", "stem", "stem+norms", "early", "backbone"] | None = None,
     start: str | None = None,
     loss: str | None = None,
     epochs: int | None = None,
@@ -46,7 +46,8 @@ def train(
     ----------
     freeze
         backbone: train only the head, on features that are computed once and cached. early: also train the last layers
-        of the backbone. stem+norms: all but its stem, first stage and batch norms. none: also train the whole backbone.
+        of the backbone. stem: all but its stem and first stage; stem+norms: not its batch norms either. none: all of
+        it.
     dry_run
         Only print what the training will need: memory on each GPU, steps, FLOPs and, with --gpu, hours.
     images

@@ -213,6 +213,7 @@ def _training(config: ModelConfig, recipe: dict[str, Any]) -> str:
     kinds = {
         "backbone": "frozen",
         "early": "its last layers trained",
+        "stem": "trained but for its stem and first stage",
         "stem+norms": "trained but for its stem, first stage and norms",
     }
     frozen = kinds.get(model["freeze"], "trained")

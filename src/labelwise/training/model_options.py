@@ -21,6 +21,8 @@ def apply_options(backbone: Backbone, recipe: Recipe, fabric: Fabric | None = No
         synchronise_norms(backbone, fabric)  # first: it replaces layers, which `freeze_early` remembers
     if recipe.model.freeze == "early":
         backbone.freeze_early()
+    elif recipe.model.freeze == "stem":
+        backbone.freeze_stem()
     elif recipe.model.freeze == "stem+norms":
         backbone.freeze_stem_and_norms()
     if recipe.grad_checkpointing:

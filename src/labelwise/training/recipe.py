@@ -20,7 +20,7 @@ from labelwise.losses import loss_options
 from labelwise.words import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Freeze = Literal["none", "stem+norms", "early", "backbone"]
+Freeze = Literal["none", "stem", "stem+norms", "early", "backbone"]
 
 
 class DataRecipe(Config):
@@ -71,8 +71,8 @@ class ModelRecipe(Config):
             `co-occurrence` in the training images.
         task: `single-label` trains one softmax over all labels.
         freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains the
-            last layers of the backbone; `stem+norms` trains all of it but the stem, the first stage and the batch norms
-            (Query2Label on ResNets); `none` trains everything.
+            last layers of the backbone; `stem` trains all of it but the stem and the first stage (Query2Label on
+            TResNets), `stem+norms` not the batch norms either (on ResNets); `none` trains everything.
         start: A trained model of the same architecture to continue from: a run, a model folder or a hub id.
     """
 
