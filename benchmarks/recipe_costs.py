@@ -22,6 +22,10 @@ GPU, GPUS = "v100", 4  # HSQ's appendix A.3; ML-Decoder does not state its own
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
+def paper_recipes() -> list[Path]:
+    return sorted(path for paper in ("asl", "hsq", "ml-decoder", "query2label") for path in (RECIPES / paper).iterdir())
+
+
 def costs(recipe: Path) -> Estimate:
     images, labels = next(size for name, size in DATASETS.items() if recipe.name.startswith(name))
     return lw.estimate(recipe=recipe, images=images, labels=labels, gpu=GPU, gpus=GPUS)
@@ -37,8 +41,7 @@ def cost_line(cost: Estimate) -> str:
 
 
 def main() -> None:
-    paths = [Path(word) for word in sys.argv[1:]]
-    for path in paths or sorted(path for folder in ("hsq", "ml-decoder") for path in (RECIPES / folder).glob("*.yaml")):
+    for path in [Path(word) for word in sys.argv[1:]] or paper_recipes():
         print(f"{path.parent.name}/{path.name}", cost_line(costs(path)), sep="\n", flush=True)
 
 

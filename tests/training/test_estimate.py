@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 import labelwise as lw
-from benchmarks.recipe_costs import DATASETS, cost_line, costs
+from benchmarks.recipe_costs import DATASETS, cost_line, costs, paper_recipes
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import LabelModel
 from labelwise.training import load_recipe
@@ -146,10 +146,6 @@ def test_the_command_reads_labels_but_no_images(tmp_path: Path, labelwise: Any) 
 def test_mistakes_are_told_before_anything_is_counted(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
         lw.estimate(**settings)
-
-
-def paper_recipes() -> list[Path]:
-    return sorted(path for folder in ("hsq", "ml-decoder") for path in (RECIPES / folder).glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", [HSQ_CVN, *(pytest.param(path, marks=pytest.mark.slow) for path in paper_recipes())])
