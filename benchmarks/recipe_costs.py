@@ -1,6 +1,7 @@
-"""What each paper recipe costs, as the line of its header: `python -m benchmarks.recipe_costs [RECIPE ...]`.
+"""What each paper recipe costs, as the line of its header: `python -m benchmarks.recipe_costs [--write] [RECIPE ...]`.
 
-The numbers are counted (`labelwise train --dry-run`), with the images and labels of the dataset in the recipe's name.
+`--write` puts the lines into the files. The numbers are counted (`labelwise train --dry-run`), with the images and
+labels of the dataset in the recipe's name.
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ def cost_line(cost: Estimate) -> str:
 
 
 def main() -> None:
-    for path in [Path(word) for word in sys.argv[1:]] or paper_recipes():
-        print(f"{path.parent.name}/{path.name}", cost_line(costs(path)), sep="\n", flush=True)
+    words = sys.argv[1:]
+    paths = [Path(word) for word in words if word != "--write"]
+    for path in paths or paper_recipes():
+        line = cost_line(costs(path))
+        print(f"{path.parent.name}/{path.name}", line, sep="\n", flush=True)
+        if "--write" in words:
+            head, _, rest = path.read_text("utf-8").partition("description:")
+            kept = [given for given in head.splitlines() if not given.startswith("# Cost")]
+            path.write_text("\n".join([*kept, line, f"description:{rest}"]), "utf-8")
 
 
 if __name__ == "__main__":
