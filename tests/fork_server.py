@@ -128,7 +128,8 @@ def labelwise(*arguments: object, **options: Any) -> subprocess.CompletedProcess
 
 
 def executable() -> Path:
-    """`python -u ...` that is warm."""
+    """`python -u -c CODE ...` or `python -P -m MODULE ...` that is warm. What gets its signals is not the process that
+    runs the code but one that waits for it; if that is killed, the other reads the end of its standard input."""
     return Path(os.environ[ADDRESS]).with_name("python")
 
 
@@ -254,5 +255,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
         os._exit(0)  # libraries complain about what gc.freeze() has kept alive
-    assert sys.argv[1] == "-u"
+    assert sys.argv[1] in ("-u", "-P")
     sys.exit(start(*sys.argv[2:], stdin=0, stdout=1, stderr=2).wait())
