@@ -128,8 +128,8 @@ def labelwise(*arguments: object, **options: Any) -> subprocess.CompletedProcess
 
 
 def executable() -> Path:
-    """`python -u -c CODE ...` or `python -P -m MODULE ...` that is warm. What gets its signals is not the process that
-    runs the code but one that waits for it; if that is killed, the other reads the end of its standard input."""
+    """`python -u -c CODE ...` or `python -P -m MODULE ...` that is warm. It hands on SIGINT and SIGTERM. If it is
+    killed, the process that runs the code reads the end of its standard input."""
     return Path(os.environ[ADDRESS]).with_name("python")
 
 
@@ -253,7 +253,11 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session
         serve(sys.argv[2])
         os._exit(0)  # libraries complain about what gc.freeze() has kept alive
     assert sys.argv[1] in ("-u", "-P")
-    sys.exit(start(*sys.argv[2:], stdin=0, stdout=1, stderr=2).wait())
+    process = start(*sys.argv[2:], stdin=0, stdout=1, stderr=2)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(process.pid, number))
+    sys.exit(process.wait())
