@@ -23,7 +23,7 @@ from tests import fork_server
 
 collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
 collect_ignore_glob = ["*/conftest.py"]  # no doctests there; as modules they all have one name
-LONGEST = ("test_processes.py", "test_presets.py", "test_page.py", "test_run.py", "test_engines.py", "test_export.py")
+LONGEST = ("pages", "page", "presets", "recipes", "processes", "ray", "bundled", "run", "api")
 # What a skipped test lacks, by the reason it gives, and the one command that helps.
 ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",
@@ -61,7 +61,8 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    longest = [f"test_{name}" for name in LONGEST]
+    items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
@@ -102,16 +103,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line("     those that take minutes; to run them: make test-slow")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    import torch  # not above: the process that hands out the tests never needs it
-
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
-    import torch
+    import torch  # not above: the process that hands out the tests never needs it
 
     torch.manual_seed(0)
 
