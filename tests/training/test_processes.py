@@ -62,18 +62,26 @@ def wait_for(path: Path, process: Process) -> None:
         time.sleep(0.02)
 
 
+def written(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
 def test_kill_9_at_random_moments_and_resume_gives_the_same_bits(sample: Path, tmp_path: Path) -> None:
     settings = ["--data", str(sample), *SETTINGS, "--epochs", "8", "--freeze", "backbone", "--set", "ema=0.9"]
     settings += ["--set", "checkpoint_minutes=0.000001"]  # after every step: many kills hit a write
+    last = tmp_path / "killed" / "checkpoints" / "last.safetensors"
     killed = start(*settings, "--out", str(tmp_path / "killed"))
     moments = random.Random(os.getpid())
     for _ in range(2):
-        wait_for(tmp_path / "killed" / "checkpoints" / "last.safetensors", killed)
-        time.sleep(moments.uniform(0.0, 0.15))
+        for _ in range(moments.randint(1, 10)):  # checkpoints that this process writes
+            before = written(last)
+            while written(last) == before and killed.poll() is None:
+                time.sleep(0.002)
+        time.sleep(moments.uniform(0.0, 0.02))
         assert killed.poll() is None, killed.communicate()
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
-        _, state = read_checkpoint(tmp_path / "killed" / "checkpoints" / "last.safetensors")
+        _, state = read_checkpoint(last)
         assert 0 < state["step"] < state["steps"]
         killed = start("--out", str(tmp_path / "killed"), "--resume")
     finished(killed)
