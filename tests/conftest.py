@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from tests import fork_server
 
 collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
 collect_ignore_glob = ["*/conftest.py"]  # no doctests there; as modules they all have one name
-LONGEST = ("test_processes.py", "test_presets.py", "test_page.py", "test_run.py", "test_engines.py", "test_export.py")
+LONGEST = ("pages", "page", "presets", "recipes", "processes", "ray", "bundled", "run", "api")
 # What a skipped test lacks, by the reason it gives, and the one command that helps.
 ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",
@@ -27,22 +31,38 @@ ENABLED_BY = {
     "shared": "LABELWISE_SHARED_DATA=FOLDER make test",
     "": "make install  # every extra: pip install --editable '.[dev]'",
 }
-_server = pytest.StashKey[fork_server.ForkServer]()
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else a pool of processes that import PyTorch each
+# Before anything imports PyTorch, for this process and all that it starts.
+os.environ |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # 1: no pool of compiling processes
+if sys.dont_write_bytecode:  # as in many containers: each process would compile PyTorch's sources, which takes seconds
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
+_session = pytest.StashKey[ExitStack]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # one server for all of xdist's workers
-        config.stash[_server] = fork_server.ForkServer().__enter__()
+    if not hasattr(config, "workerinput"):  # one for all of xdist's workers
+        stack = config.stash[_session] = ExitStack()
+        os.environ["HF_HOME"] = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(fork_server.ForkServer())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _server in config.stash:
-        config.stash[_server].__exit__()
+    if _session in config.stash:
+        config.stash[_session].close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """The workers start with PyTorch imported."""
+    for spec in specs:
+        spec.python = shlex.quote(str(fork_server.executable()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    longest = [f"test_{name}" for name in LONGEST]
+    items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
@@ -83,16 +103,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line("     those that take minutes; to run them: make test-slow")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    import torch  # not above: the process that hands out the tests never needs it
-
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
-    import torch
+    import torch  # not above: the process that hands out the tests never needs it
 
     torch.manual_seed(0)
 

@@ -2,8 +2,8 @@
 
 A cold `python -m labelwise ...` spends seconds on imports; a forked one is there in milliseconds. Each is a process of
 its own, with its own arguments, folder, environment, files and exit status, and takes real signals. What a process
-reads once at import time is the server's: one thread, and a hub that is switched off with nothing in its cache. Tests
-about start-up, imports or a real hub take a cold process.
+reads once at import time is the server's, but for the hub's settings. Tests about start-up or imports take a cold
+process. For programs that start Python themselves, xdist and torchrun, `executable()` is a file to start instead.
 
 `conftest.py` starts the server with the session. It imports nothing before its first order, has no threads when it
 forks, and ends with its standard input.
@@ -127,19 +127,22 @@ def labelwise(*arguments: object, **options: Any) -> subprocess.CompletedProcess
     return run("-m", "labelwise", *arguments, **options)
 
 
+def executable() -> Path:
+    """`python -u -c CODE ...` or `python -P -m MODULE ...` that is warm. It hands on SIGINT and SIGTERM. If it is
+    killed, the process that runs the code reads the end of its standard input."""
+    return Path(os.environ[ADDRESS]).with_name("python")
+
+
 class ForkServer:
     """Started by the test session; `with ForkServer():` ends it, and waits for it so that its time is counted."""
 
     def __enter__(self) -> ForkServer:
         self._folder = tempfile.TemporaryDirectory(prefix="labelwise-fork-")
         os.environ[ADDRESS] = str(Path(self._folder.name) / "socket")
-        settings = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-        settings |= {"HF_HUB_OFFLINE": "1", "HF_HOME": self._folder.name}
+        executable().write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n')
+        executable().chmod(0o700)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, os.environ[ADDRESS]],
-            env=os.environ | settings,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, __file__, "serve", os.environ[ADDRESS]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it listens
@@ -221,6 +224,7 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
         random.seed()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a session in the background ignores
         sys.modules["torch"].set_num_threads(int(order["env"].get("OMP_NUM_THREADS", 1)))
+        importlib.reload(sys.modules["huggingface_hub.constants"])
         if kind == "-c":
             exec(compile(sys.argv[0], "<string>", "exec"), {"__name__": "__main__"})
         elif kind == "-m":
@@ -248,5 +252,12 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
-    os._exit(0)  # libraries complain about what gc.freeze() has kept alive
+    if sys.argv[1] == "serve":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session
+        serve(sys.argv[2])
+        os._exit(0)  # libraries complain about what gc.freeze() has kept alive
+    assert sys.argv[1] in ("-u", "-P")
+    process = start(*sys.argv[2:], stdin=0, stdout=1, stderr=2)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(process.pid, number))
+    sys.exit(process.wait())

@@ -57,8 +57,6 @@ def work(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("LABELWISE_API_KEY", raising=False)
     return folder
 

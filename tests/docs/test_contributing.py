@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 from pages import ROOT, blocks
+
+from tests import fork_server
 
 PAGE = ROOT / "CONTRIBUTING.md"
 
@@ -27,22 +27,7 @@ def test_the_worked_example_passes_its_tests(tmp_path: Path) -> None:
             (tmp_path / match[1]).write_text(block.text)
     kits = tmp_path / "head_kit.py"
     kits.write_text((ROOT / "tests" / "heads" / "head_kit.py").read_text(encoding="utf-8"))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "not compiles and not exports",
-            tmp_path,
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ("-q", "-p", "no:cacheprovider", "-k", "not compiles and not exports")
+    done = fork_server.run("-m", "pytest", *options, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 14  # type: ignore[index]

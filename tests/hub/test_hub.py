@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from labelwise.hub.push import prepare
 from labelwise.model.card import model_card
 from labelwise.model.model import LabelModel
 from labelwise.training.recipe import load_recipe, save_recipe
+from tests import fork_server
 
 
 @pytest.fixture(scope="module")
@@ -191,10 +190,8 @@ for wrong in (lambda: lw.load("ann/nothing"), lambda: tagger.model.push_to_hub("
 def test_to_the_hub_and_back_over_http(run: Path, tmp_path: Path) -> None:
     with Hub() as hub:
         environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "hf")}
-        environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", ROUND_TRIP, str(run)], env=environment, capture_output=True, text=True, check=False
-        )
+        environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        done = fork_server.run("-c", ROUND_TRIP, run, env=environment)
     assert done.returncode == 0, done.stderr
     assert f"{hub.address}/ann/tagger: use it as ann/tagger" in done.stdout
     assert f"{hub.address}/club/copy" in done.stdout

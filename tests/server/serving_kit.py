@@ -57,10 +57,14 @@ def command(*arguments: object) -> list[str]:
 
 
 @contextmanager
-def running(*arguments: object, **environment: str) -> Iterator[RunningServer]:
+def running(*arguments: object, warm_workers: bool = False, **environment: str) -> Iterator[RunningServer]:
+    """Warm workers have imported PyTorch when they start, and cannot be killed by `workers()`."""
     reading, writing = os.pipe()
-    everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    process = fork_server.start(*command(*arguments), env=everything, stderr=writing)
+    words = command(*arguments)
+    if warm_workers:
+        code = f"import sys; from labelwise.cli import main; sys.executable = {str(fork_server.executable())!r}; main()"
+        words[:2] = "-c", code
+    process = fork_server.start(*words, env=os.environ | environment, stderr=writing)
     os.close(writing)
     stderr = os.fdopen(reading)
     said: list[str] = []

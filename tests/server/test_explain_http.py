@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
-    with running(folder / "hsq", folder / "gap", folder / "words", "--engine=torch") as server:
+    with running(folder / "hsq", folder / "gap", folder / "words", "--engine=torch", warm_workers=True) as server:
         yield server
 
 

@@ -36,6 +36,7 @@ async def hammer(
             else:
                 assert answer.json()["error"]
                 seen[str(answer.status_code)] += 1
+            await asyncio.sleep(0.02)  # twelve clients keep the server busy all the same
 
     async with httpx.AsyncClient(base_url=server.address, timeout=60) as session:
         await asyncio.gather(*(client(session, number) for number in range(12)))
@@ -54,7 +55,7 @@ def test_killed_workers_lose_nothing(tiny: Path, photos: list[str], expected: di
 
         async def kill_some() -> None:
             for number in range(3):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.2)
                 os.kill(server.workers()[0], signal.SIGKILL)
                 await asyncio.to_thread(
                     wait_for, lambda wanted=number + 1: server.metric("labelwise_worker_restarts_total") == wanted
@@ -81,8 +82,8 @@ def test_a_stop_under_load_answers_what_was_accepted(tiny: Path, photos: list[st
 
         async def scene() -> tuple[list[httpx.Response], set[int]]:
             async with httpx.AsyncClient(base_url=server.address, timeout=60, limits=NO_LIMITS) as client:
-                accepted = [asyncio.create_task(client.post("/predict", content=slow_picture)) for _ in range(20)]
-                while server_queue(await client.get("/metrics")) < 20:
+                accepted = [asyncio.create_task(client.post("/predict", content=slow_picture)) for _ in range(10)]
+                while server_queue(await client.get("/metrics")) < 10:
                     await asyncio.sleep(0.01)
                 server.process.send_signal(signal.SIGTERM)
                 late = set()
@@ -92,10 +93,11 @@ def test_a_stop_under_load_answers_what_was_accepted(tiny: Path, photos: list[st
                         late.add((await client.post("/predict", content=slow_picture)).status_code)
                     except httpx.TransportError:
                         break
+                    await asyncio.sleep(0.01)
                 return list(await asyncio.gather(*accepted)), late
 
         accepted, late = asyncio.run(scene())
-        assert [answer.status_code for answer in accepted] == [200] * 20
+        assert [answer.status_code for answer in accepted] == [200] * 10
         assert late - {200} == {503}
         assert server.process.wait(30) == 0
     with pytest.raises(httpx.TransportError):

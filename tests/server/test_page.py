@@ -70,7 +70,7 @@ def models(photos: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.fixture(scope="module")
 def address(models: dict[str, Path]) -> Iterator[str]:
     arguments = ["--engine", "torch", "--max-bytes", MOST_BYTES]
-    with running(*models.values(), *arguments, LABELWISE_API_KEY=KEY) as server:
+    with running(*models.values(), *arguments, warm_workers=True, LABELWISE_API_KEY=KEY) as server:
         yield server.address
 
 
