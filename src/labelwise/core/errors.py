@@ -72,16 +72,18 @@ def _as_flag(name: str, value: object, setting: bool = False) -> str:
     return f"{flag} {'…' if value is ... else value}"
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
-    """An error for a misspelt name: proposes the nearest valid one and lists them all.
+def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") -> LabelwiseError:
+    """An error for a misspelt name: proposes the nearest valid one and lists them all. `where` it was looked for.
 
     >>> str(unknown_name("head", "hsqq", ["gap", "hsq"]))
     "unknown head 'hsqq'; did you mean 'hsq'? (gap, hsq)"
+    >>> str(unknown_name("split", "tets", ["train", "test"], "photos.csv"))
+    "photos.csv: unknown split 'tets'; did you mean 'test'? (train, test)"
     """
     choices = list(valid)
     near = get_close_matches(name, choices, n=1)
     guess = f"did you mean {near[0]!r}? ({', '.join(choices)})" if near else f"choose one of {', '.join(choices)}"
-    return LabelwiseError(f"unknown {kind} {name!r}; {guess}")
+    return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:

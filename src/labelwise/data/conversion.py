@@ -17,8 +17,9 @@ from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.images import is_image
-from labelwise.data.manifests import MANIFEST_KINDS, lost_label_notes, row_names, write_manifest
+from labelwise.data.manifests import lost_label_notes, row_names, write_manifest
 from labelwise.data.readers.coco import split_of_file
+from labelwise.data.readers.manifest import MANIFEST_KINDS
 from labelwise.data.sources import as_table
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 

@@ -68,13 +68,13 @@ def _named(name: str) -> Iterator[str]:
     if name.startswith("~"):
         name = os.path.expanduser(name)
     if os.path.isdir(name):
-        found = _below(name)
+        found = images_below(name)
     elif ("*" in name or "?" in name) and not os.path.exists(name):
         # Brackets alone make no pattern: "photo[1].jpg" is what browsers call a second download.
         matches = sorted(glob(name, recursive=True))
         if "**" in name:  # it matches the files in its folders itself
             matches = [match for match in matches if not os.path.isdir(match)]
-        found = chain.from_iterable(_below(match) if os.path.isdir(match) else [match] for match in matches)
+        found = chain.from_iterable(images_below(match) if os.path.isdir(match) else [match] for match in matches)
         found = (path for path in found if is_image(os.path.basename(path)))
     else:
         yield name
@@ -87,7 +87,8 @@ def _named(name: str) -> Iterator[str]:
     yield from found
 
 
-def _below(folder: str) -> Iterator[str]:
+def images_below(folder: str | Path) -> Iterator[str]:
+    """The image files in a folder and in those below it, sorted."""
     return (os.path.join(parent, name) for parent, names in walk(folder) for name in filter(is_image, names))
 
 

@@ -58,7 +58,7 @@ def unseen_labels(table: LabelTable, unseen: Sequence[str] | Literal["data"]) ->
     known = set(table.labels)
     for name in unseen:
         if name not in known:
-            raise unknown_name(f"label of {table.source}", name, table.labels)
+            raise unknown_name("label", name, table.labels, table.source)
     return tuple(unseen)
 
 

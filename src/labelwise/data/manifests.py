@@ -14,11 +14,10 @@ import numpy as np
 
 from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
 from labelwise.core.files import atomic_write
-from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
+from labelwise.data.readers.manifest import LABEL_COLUMNS, MANIFEST_KINDS, SPLIT_COLUMNS, plain_column
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 
 _NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
-MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
 
 
 def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False) -> None:

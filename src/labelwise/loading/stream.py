@@ -20,7 +20,7 @@ from labelwise.data.images import BadImageError, OnBadImage, load_image
 from labelwise.data.readers.base import Names, parse_options
 from labelwise.data.sources import is_streamed, parse_source
 from labelwise.data.streams import HuggingFaceStream, RawSample, Reader, TarShards
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, repeated_name
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, check_unique
 
 _MOST_WORKERS = 1024  # loader workers of one process that can count bad images without losing any
 
@@ -93,8 +93,7 @@ def open_stream(
         raise LabelwiseError(
             f"{data} does not say which labels there are; give labels=, or put labels.txt next to the shards"
         )
-    if (name := repeated_name(names)) is not None:
-        raise LabelwiseError(f"label {name!r} is listed twice; label names must be unique")
+    check_unique(names)
     return LabelStream(samples, names, transform, on_bad_image, chosen.shuffle, chosen.seed)
 
 
@@ -168,7 +167,7 @@ class LabelStream(IterableDataset[StreamSample]):
                 if name in self._column:
                     target[self._column[name]] = value
                 elif name not in self._not_wanted:
-                    raise LabelwiseError(f"{sample.key}: {unknown_name('label', name, self.labels)}")
+                    raise unknown_name("label", name, self.labels, sample.key)
         return target
 
     def _name_of(self, number: int, key: str) -> str:
@@ -191,11 +190,8 @@ class StreamLoader(DataLoader[StreamSample]):
 
 
 def _collate(items: list[StreamSample | LabelwiseError]) -> StreamSample | LabelwiseError:
-    for item in items:
-        if isinstance(item, LabelwiseError):
-            return item
-    batch: StreamSample = default_collate(items)
-    return batch
+    error = next((item for item in items if isinstance(item, LabelwiseError)), None)
+    return error or default_collate(items)
 
 
 def _shuffled(samples: Iterable[RawSample], size: int, generator: random.Random) -> Iterator[RawSample]:

@@ -6,6 +6,7 @@ example. A reader in your own package works the same way, see `register_format`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,7 @@ def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str)
     """Typed options from what the user gave; a misspelt name gets the nearest one proposed."""
     for name in values:
         if name not in kind.model_fields:
-            raise unknown_name(f"option of {where}", name, kind.model_fields)
+            raise unknown_name("option", name, kind.model_fields, where)
     return kind.parse(values, where)
 
 
@@ -175,10 +176,26 @@ def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name} ({id})" if count[name] > 1 else name for name, id in zip(names, ids, strict=True))
 
 
+def choose_year(data: str, years: Sequence[str], given: str | None) -> str:
+    """The year to read of a dataset that may hold several; "" if it holds no more than one."""
+    if given is None and len(years) > 1:
+        raise LabelwiseError(
+            f"{data.partition(':')[2]} holds several years ({', '.join(years)}); choose one: {data}?year={years[0]}"
+        )
+    if given is not None and given not in years:
+        raise unknown_name("year", given, years, data)
+    return given or ""
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:  # of the JSON or of the encoding
+        raise LabelwiseError(f"{path} is not readable JSON: {error}") from None
+
+
 def read_lines(path: Path) -> list[str]:
-    """The non-empty lines of a text file, stripped."""
-    if not path.is_file():
-        raise LabelwiseError(f"{path} is missing")
+    """The non-empty lines of a text file, stripped. `open_data` tells if it is missing."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -48,7 +48,7 @@ def separator_of(cells: Iterable[Any], given: str | None = None) -> str | None:
     return None if len(words) < len(plain - {""}) else ""
 
 
-def names_in(cell: Any, separator: str | None) -> list[str]:
+def names_in(cell: Any, separator: str | None, where: str = "") -> list[str]:
     """The names in one cell: a list, a list written as text, or names between separators.
 
     >>> names_in("cat| dog |", "|"), names_in('["cat", "dog"]', ","), names_in("[cat, 'dog']", "|"), names_in(None, "")
@@ -62,7 +62,7 @@ def names_in(cell: Any, separator: str | None) -> list[str]:
         parts = list(cell) if isinstance(cell, Sequence) else [cell]
     nested = next((part for part in parts if isinstance(part, dict | list)), None)
     if nested is not None:
-        raise LabelwiseError(f"labels are a list of names, not {nested!r}")
+        raise LabelwiseError(f"{where}: labels are a list of names, not {nested!r}")
     names = (str(part).strip() for part in parts if part is not None)
     return [name for name in names if name]
 
@@ -92,35 +92,22 @@ def entries_of_names(
 ) -> tuple[list[str], Entries]:
     """Names in one column: listed = present, not listed = absent, listed in the unknown column = unknown. Without
     `labels`, the names that occur, sorted."""
-    cells = records.column(label_column)
-    unknown_cells = records.column(unknown_column) if unknown_column else [None] * len(cells)
-    found_separator = separator_of([*cells, *unknown_cells], separator)
-
-    def names_of(column: list[Any]) -> list[list[str]]:
-        found = []
-        for row, cell in enumerate(column):
-            try:
-                found.append(names_in(cell, found_separator))
-            except LabelwiseError as error:
-                raise LabelwiseError(f"{records.at(row)}: {error}") from None
-        return found
-
-    present, unknown = names_of(cells), names_of(unknown_cells)
-    names = list(labels) if labels is not None else sorted({name for row in (*present, *unknown) for name in row})
-    column_of = {name: column for column, name in enumerate(names)}
-    entries: Entries = []
-    for row in range(len(cells)):
-        for name in (*present[row], *unknown[row]):
+    columns = {UNKNOWN: unknown_column, PRESENT: label_column} if unknown_column else {PRESENT: label_column}
+    found = separator_of([cell for column in columns.values() for _, cell in records.cells(column)], separator)
+    rows: list[dict[str, int]] = [{} for _ in records.rows]
+    for value, column in columns.items():  # what is listed in both is present
+        for row, (line, cell) in zip(rows, records.cells(column), strict=True):
+            row.update(dict.fromkeys(names_in(cell, found, records.at(line)), value))
+    names = list(labels) if labels is not None else sorted({name for row in rows for name in row})
+    column_of = {name: number for number, name in enumerate(names)}
+    for row, line in zip(rows, records.lines, strict=True):
+        for name in row:
             if name not in column_of:
-                raise LabelwiseError(f"{records.at(row)}: {unknown_name('label', name, names)}")
-        values = {column_of[name]: UNKNOWN for name in unknown[row]}
-        entries.append(values | {column_of[name]: PRESENT for name in present[row]})
-    return names, entries
+                raise unknown_name("label", name, names, records.at(line))
+    return names, [{column_of[name]: value for name, value in row.items()} for row in rows]
 
 
-def entries_of_columns(
-    records: Records, columns: Sequence[str], *, keep_absent: bool = False
-) -> tuple[list[str], Entries]:
+def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bool) -> tuple[list[str], Entries]:
     """One column per label: 1 present, 0 absent, -1 or blank unknown. The order is that of the columns."""
     if not columns:
         raise LabelwiseError(
@@ -130,14 +117,14 @@ def entries_of_columns(
     entries: Entries = [{} for _ in records.rows]
     for number, name in enumerate(columns):
         if name not in records.columns:
-            raise unknown_name(f"label column of {records.file}", name, records.columns)
-        for row, cell in enumerate(records.column(name)):
+            raise unknown_name("label column", name, records.columns, records.file)
+        for row, (line, cell) in zip(entries, records.cells(name), strict=True):
             value = cell_value(cell)
             if value is None:
                 raise LabelwiseError(
-                    f"{records.at(row)}: column {name!r} holds {cell!r}, but a column per label holds 1, 0, -1 or "
+                    f"{records.at(line)}: column {name!r} holds {cell!r}, but a column per label holds 1, 0, -1 or "
                     f"nothing. If it is not a label, add ignore_columns={name}; if it lists names, label_column={name}"
                 )
             if value != ABSENT or keep_absent:
-                entries[row][number] = value
+                row[number] = value
     return list(columns), entries

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ class Records:
     rows: list[tuple[Any, ...]]  # one value per column; None where a row of JSON or Parquet has none
     lines: list[int]  # the number an editor shows, from 1; in Parquet the number of the row
 
-    def at(self, row: int) -> str:
-        return f"{self.file} row {self.lines[row]}"
+    def at(self, line: int) -> str:
+        return f"{self.file} row {line}"
 
-    def column(self, name: str) -> list[Any]:
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
+    def cells(self, column: str) -> Iterator[tuple[int, Any]]:
+        """The line and the value of each cell of a column."""
+        number = self.columns.index(column)
+        return ((line, row[number]) for line, row in zip(self.lines, self.rows, strict=True))
 
 
 def read_records(path: Path, kind: str, delimiter: str | None = None, encoding: str = "utf-8") -> Records:
@@ -80,8 +82,7 @@ def _csv(path: Path, text: str, delimiter: str | None) -> Records:
         raise LabelwiseError(f"delimiter={delimiter!r}: give one character, or comma, semicolon or tab")
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may name thousands of labels
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[tuple[Any, ...]] = []
-    lines: list[int] = []
+    rows: dict[int, tuple[str, ...]] = {}  # by their lines
     columns: tuple[str, ...] = ()
     last_line = 0  # of the row before: a quoted field may hold line breaks
     try:
@@ -103,16 +104,14 @@ def _csv(path: Path, text: str, delimiter: str | None) -> Records:
                     f"{path} row {line}: {len(fields)} fields where the header has {len(columns)} "
                     f'({", ".join(columns)}); quote a field that holds {delimiter!r}: "cat{delimiter}dog"'
                 )
-            rows.append(tuple(fields))
-            lines.append(line)
+            rows[line] = tuple(fields)
     except csv.Error as error:
         raise LabelwiseError(f"{path} row {last_line + 1}: {error}; is a double quote left open there?") from None
-    return Records(str(path), columns, rows, lines)
+    return Records(str(path), columns, list(rows.values()), list(rows))
 
 
 def _jsonl(path: Path, text: str) -> Records:
-    objects: list[dict[str, Any]] = []
-    lines: list[int] = []
+    objects: dict[int, dict[str, Any]] = {}  # by their lines
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: U+2028 may stand inside a JSON string
         if not line.strip():
             continue
@@ -122,9 +121,10 @@ def _jsonl(path: Path, text: str) -> Records:
             raise LabelwiseError(f"{path} row {number}: not JSON ({error.msg} at column {error.colno})") from None
         if not isinstance(value, dict):
             raise LabelwiseError(f'{path} row {number}: expected an object like {{"image": ..., "labels": [...]}}')
-        objects.append(value)
-        lines.append(number)
-    return _from_objects(path, objects, lines)
+        objects[number] = value
+    columns = tuple(dict.fromkeys(key for entry in objects.values() for key in entry))  # in order of appearance
+    rows = [tuple(entry.get(name) for name in columns) for entry in objects.values()]
+    return Records(str(path), columns, rows, list(objects))
 
 
 def _parquet(path: Path) -> Records:
@@ -142,14 +142,7 @@ def _parquet(path: Path) -> Records:
     return Records(str(path), columns, rows, list(range(1, len(rows) + 1)))
 
 
-def _from_objects(path: Path, objects: list[dict[str, Any]], lines: list[int]) -> Records:
-    columns = tuple(dict.fromkeys(key for entry in objects for key in entry))  # in order of appearance
-    return Records(str(path), columns, [tuple(entry.get(name) for name in columns) for entry in objects], lines)
-
-
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in columns:
-        if name in seen:
+    for name, count in Counter(columns).items():
+        if count > 1:
             raise LabelwiseError(f"{path}: two columns are called {name!r}; column names must be unique")
-        seen.add(name)
