@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from labelwise.core.arrays import Ints, Mask
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import cache_folder
-from labelwise.core.progress import ShowProgress, progress_of, report
+from labelwise.core.progress import ShowProgress, report
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.features.compute import compute_maps, evaluating, file_digest, file_digests
-from labelwise.features.store import MapWriter, Shard, Store, describe_store, entry_key, fingerprint
+from labelwise.features.compute import MapBuilder, evaluating, file_digest
+from labelwise.features.store import Location, Store, describe_store, fingerprint
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
-
-_ROUNDS = 3  # of computing; a second one is needed only if files change meanwhile
-
-Location = tuple[Shard, int]  # a shard and the slot of a map in it
 
 
 class FeatureCache:
     """Feature maps of a frozen backbone; made by `build`. They are memory-mapped: as much stays in memory as fits."""
 
-    rows: npt.NDArray[np.int64]  # the table's rows that have features, in their order
+    rows: Ints  # the table's rows that have features, in their order
     bad_images: list[BadImage]  # the other rows
     shape: tuple[int, int, int]  # of a map: C, H, W
 
@@ -87,7 +83,7 @@ class FeatureCache:
         """
         images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
         variants = (False, True) if flips else (False,)
-        builder = _Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
+        builder = MapBuilder(images, backbone, variants, batch_size, workers, progress)
 
         def store_of(family: Family) -> Store:
             about = describe_store(backbone, preprocessing, family)
@@ -113,9 +109,7 @@ class FeatureCache:
             raise LabelwiseError(f"{table.source}: none of its images can be decoded")
         return cls([builder.locations(store, mirrored) for mirrored in variants], images.bad_images)
 
-    def batch(
-        self, rows: Tensor | npt.NDArray[np.int64], flip: Tensor | npt.NDArray[np.bool_] | bool = False
-    ) -> Tensor:
+    def batch(self, rows: Tensor | Ints, flip: Tensor | Mask | bool = False) -> Tensor:
         """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
 
         Memory order is channels last, as stored: the tokens [B, H * W, C] of the query heads are a view of it.
@@ -138,92 +132,3 @@ class FeatureCache:
 def default_folder() -> Path:
     """`features` in the folder that the variable LABELWISE_CACHE names, else in ~/.cache/labelwise."""
     return cache_folder() / "features"
-
-
-class _Builder:
-    """Computes what a store lacks. `digests` has one digest per row of the table, M."""
-
-    def __init__(
-        self,
-        images: ImageDataset,
-        backbone: nn.Module,
-        variants: Sequence[bool],  # False: the image itself; True: mirrored
-        *,
-        batch_size: int,
-        workers: int,
-        progress: ShowProgress,
-    ) -> None:
-        self.images, self.backbone, self.variants = images, backbone, variants
-        self.batch_size, self.workers, self.progress = batch_size, workers, progress
-        with progress_of("Reading images", len(images), progress) as advance:
-            self.digests = file_digests(images, advance)  # M
-
-    def stored(self, store: Store) -> float:
-        """The share of the needed maps that a store has already."""
-        store.refresh()
-        keys = {entry_key(digest, mirrored) for digest in self.digests if digest for mirrored in self.variants}
-        return sum(key in store.index for key in keys) / max(1, len(keys))
-
-    def complete(self, store: Store, engine: Callable[[], Engine]) -> None:
-        """Compute the maps that a store lacks; `engine` is opened only if there are any."""
-        if not self._missing(store):  # then no lock is needed, and a read-only folder is enough
-            return
-        with store.filling(), evaluating(self.backbone):
-            rounds = 0
-            while needed := self._missing(store):
-                store.remove_damaged()
-                if rounds == _ROUNDS:
-                    row = next(iter(needed))
-                    raise LabelwiseError(
-                        f"the features of {len(needed)} images, e.g. {self.images.table.images[row]!r}, are not in "
-                        f"{str(store.folder)!r} after {_ROUNDS} tries: the images keep changing, or the disk does "
-                        "not keep what is written"
-                    )
-                self._compute(needed, store, engine())
-                rounds += 1
-
-    def locations(self, store: Store, mirrored: bool) -> list[Location | None]:
-        """Where the map of each image is, M; None for the bad ones."""
-        return [store.index.get(entry_key(digest, mirrored)) for digest in self.digests]
-
-    def _missing(self, store: Store) -> dict[int, list[bool]]:
-        """Check what is stored; the variants that remain to be computed for each row. Equal files count once."""
-        bad = {image.row for image in self.images.bad_images}
-        first: dict[bytes, int] = {}
-        for row, digest in enumerate(self.digests):
-            if row not in bad:
-                first.setdefault(digest, row)
-        store.refresh()
-        keys = [entry_key(digest, mirrored) for digest in first for mirrored in self.variants]
-        with progress_of("Checking stored features", len(keys), self.progress) as advance:
-            store.check(keys, advance)
-        needed = {
-            row: [mirrored for mirrored in self.variants if entry_key(digest, mirrored) not in store.index]
-            for digest, row in first.items()
-        }
-        return {row: variants for row, variants in needed.items() if variants}
-
-    def _compute(self, needed: dict[int, list[bool]], store: Store, engine: Engine) -> None:
-        writer = MapWriter(store)
-        try:
-            with progress_of("Computing features", len(needed), self.progress) as advance:
-                for rows, digests, mirrored, maps in compute_maps(
-                    self.images,
-                    needed,
-                    engine,
-                    batch_size=self.batch_size,
-                    workers=self.workers,
-                    advance=advance,
-                ):
-                    for row, digest in zip(rows, digests, strict=True):
-                        self.digests[row] = digest  # the file may have changed since it was listed
-                    writer.add([entry_key(digest, mirrored) for digest in digests], maps)
-        finally:
-            writer.flush()  # what is finished is kept, even after Ctrl-C or a bad image
-        self._note_copies_of_bad_images()
-
-    def _note_copies_of_bad_images(self) -> None:
-        reasons = {self.digests[bad.row]: bad.reason for bad in self.images.bad_images if self.digests[bad.row]}
-        for row, digest in enumerate(self.digests):
-            if digest in reasons:
-                self.images.note_bad_image(BadImage(row, self.images.table.images[row], reasons[digest]))
