@@ -100,7 +100,7 @@ def test_single_names_of_two_words_are_not_torn(photos: list[str], tmp_path: Pat
 def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a", "b"]] * 12, ["a", "b", "never"])
     assert convert(table, "csv", tmp_path / "names") == [
-        "1 labels that no image has are gone (never); one column per label keeps them"
+        "1 label that no image has is gone (never); one column per label keeps them"
     ]
     assert convert(table, "csv", tmp_path / "columns", columns=True) == []
     assert open_data(tmp_path / "columns" / "labels.csv").labels == ("a", "b", "never")
@@ -108,7 +108,7 @@ def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) 
 
 def test_coco(table: LabelTable, tmp_path: Path) -> None:
     notes = convert(table, "coco", tmp_path / "out")
-    assert notes == ["1 images have no label: open the result with ?empty=keep, or they are left out"]
+    assert notes == ["1 image has no label: open the result with ?empty=keep, or such images are left out"]
     read = open_data(f"coco:{tmp_path / 'out'}?empty=keep")
     assert read.labels == table.labels
     same(read, table, paths=False)

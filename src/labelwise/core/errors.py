@@ -86,6 +86,14 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") ->
     return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """
+    >>> counted(1, "image is", "images are"), counted(1200, "image is", "images are")
+    ('1 image is', '1,200 images are')
+    """
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def shortened(names: Sequence[str], most: int = 5) -> str:
     """
     >>> shortened(["a", "b"]), shortened(list("abcdefg"))

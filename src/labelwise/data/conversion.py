@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.images import is_image
@@ -128,9 +128,9 @@ def _write_coco(table: LabelTable, folder: Path, progress: ShowProgress) -> list
         atomic_write(folder / "annotations" / f"instances_{split or 'all'}.json", json.dumps(content))
     lost = [split for split in contents if split_of_file(Path(f"instances_{split or 'all'}.json")) != split]
     notes = [f"the split {split!r} is not read back: its name is not a usual one" for split in lost]
-    empty = sum(not table.present(row) for row in range(len(table)))
-    if empty:
-        notes.append(f"{empty} images have no label: open the result with ?empty=keep, or they are left out")
+    if empty := int((~table.has_positive()).sum()):
+        found = counted(empty, "image has", "images have")
+        notes.append(f"{found} no label: open the result with ?empty=keep, or such images are left out")
     return notes
 
 

@@ -35,6 +35,7 @@ UPRIGHT = {
 
 OnBadImage = Literal["error", "skip"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
+_NO_FILE = "no such file"
 _STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
 
@@ -66,11 +67,15 @@ class Encoded(NamedTuple):
 
 
 class BadImage(NamedTuple):
-    """A row of a table whose image cannot be decoded."""
+    """A row of a table whose image is missing or cannot be decoded."""
 
     row: int
     path: str
     reason: str
+
+    @property
+    def is_missing(self) -> bool:
+        return self.reason == _NO_FILE
 
 
 def is_image(name: str) -> bool:
@@ -134,7 +139,7 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
     try:
         return Encoded(name, Path(source).read_bytes())
     except FileNotFoundError:
-        raise BadImageError(name, "no such file") from None
+        raise BadImageError(name, _NO_FILE) from None
     except IsADirectoryError:
         raise BadImageError(name, "a folder, not a file") from None
     except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, missing_extra, shortened, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.data.readers.manifest import LABEL_COLUMNS, MANIFEST_KINDS, SPLIT_COLUMNS, plain_column
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
@@ -52,16 +52,12 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
         raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
 
 
-def lost_labels(table: LabelTable) -> list[str]:
-    """The labels that a column of names cannot keep: they are neither present nor unknown in any image."""
-    seen = table.positives_per_label() + table.unknown_per_label()
-    return [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
-
-
 def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
-    """The note about them, if there are any."""
-    lost = lost_labels(table)
-    return [f"{len(lost)} labels that no image has are gone ({shortened(lost)}){fix}"] if lost else []
+    """A note about labels that a column of names cannot keep: they are neither present nor unknown in any image."""
+    seen = table.positives_per_label() + table.unknown_per_label()
+    lost = [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
+    found = counted(len(lost), "label that no image has is", "labels that no image has are")
+    return [f"{found} gone ({shortened(lost)}){fix}"] if lost else []
 
 
 def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:

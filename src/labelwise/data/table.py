@@ -146,9 +146,13 @@ class LabelTable:
             return len(self) - self._count(self.values != UNKNOWN)
         return self._count(self.values == UNKNOWN)
 
+    def labels_per_image(self) -> Ints:
+        """How many labels are present in each image, [M]."""
+        return np.bincount(self._row_of_entry()[self.values == PRESENT], minlength=len(self))
+
     def has_positive(self) -> Mask:
         """Which images have any label present, [M]."""
-        return np.bincount(self._row_of_entry()[self.values == PRESENT], minlength=len(self)) > 0
+        return self.labels_per_image() > 0
 
     def present(self, row: int) -> list[str]:
         """The names of the labels present in one image."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.words.tables import MemoryTable, TableEncoder, TextTable, glove_package, read_npy, read_safetensors
+from labelwise.words.tables import TableEncoder, find_in_text, glove_package, read_npy, read_safetensors
 
 _BATCH = 64
 
@@ -108,8 +108,7 @@ def _encoder(source: str, changed: int | None) -> Encoder:
         )
     path = Path(source)
     readers = {".npy": read_npy, ".safetensors": read_safetensors}
-    table: MemoryTable | TextTable = readers[path.suffix](path) if path.suffix in readers else TextTable(path)
-    return TableEncoder(source, table)
+    return TableEncoder(source, readers[path.suffix](path) if path.suffix in readers else partial(find_in_text, path))
 
 
 class WordSource:
