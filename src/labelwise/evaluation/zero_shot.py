@@ -92,26 +92,30 @@ class ZeroShotEvaluation(MeasuredModel):
             for name, both in self.conventions.items()
             for part, scores in zip(("ZSL", "GZSL"), both, strict=True)
         }
-        return {
-            "zsl": self.zsl.to_dict(),
-            "zsl_relative": self.relative.to_dict(),
-            "gzsl": self.gzsl.to_dict(),
-            "images": self.gzsl.scores.images,
-            "level": 100 * LEVEL,
-            "samples": self.samples,
-            "per_label": [
-                {
-                    "label": row["label"],
-                    "unseen": row["label"] in hidden,
-                    "AP": row["AP"],
-                    "chance": 100 * row["positives"] / row["known"] if row["known"] else None,
-                    "positives": row["positives"],
-                    "known": row["known"],
-                }
-                for row in every["per_label"]
-            ],
-            "unknown_entries": every["unknown_entries"],
-        } | super().to_dict() | ({"conventions": conventions} if conventions else {})
+        return (
+            {
+                "zsl": self.zsl.to_dict(),
+                "zsl_relative": self.relative.to_dict(),
+                "gzsl": self.gzsl.to_dict(),
+                "images": self.gzsl.scores.images,
+                "level": 100 * LEVEL,
+                "samples": self.samples,
+                "per_label": [
+                    {
+                        "label": row["label"],
+                        "unseen": row["label"] in hidden,
+                        "AP": row["AP"],
+                        "chance": 100 * row["positives"] / row["known"] if row["known"] else None,
+                        "positives": row["positives"],
+                        "known": row["known"],
+                    }
+                    for row in every["per_label"]
+                ],
+                "unknown_entries": every["unknown_entries"],
+            }
+            | super().to_dict()
+            | ({"conventions": conventions} if conventions else {})
+        )
 
 
 def evaluate_zero_shot(
