@@ -79,13 +79,13 @@ def test_the_same_samples_as_the_webdataset_package(shards: Path) -> None:
         (sample["__key__"], sample["jpg"], json.loads(sample["json"])["labels"])
         for sample in webdataset.WebDataset(files, shardshuffle=False, nodesplitter=None)
     ]
-    ours = open_stream(f"webdataset:{shards}", to_tensor, labels=LABELS)._source.samples(Reader(), None)
+    ours = open_stream(f"webdataset:{shards}", to_tensor, labels=LABELS).source.samples(Reader(), None)
     assert [(sample.key.rsplit("/", 1)[1], sample.image, sample.present) for sample in ours] == theirs
 
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 3), (2, 2), (3, 4), (5, 1)])
 def test_readers_share_everything_exactly_once(shards: Path, ranks: int, workers: int) -> None:
-    source = open_stream(f"webdataset:{shards}", to_tensor, labels=LABELS)._source
+    source = open_stream(f"webdataset:{shards}", to_tensor, labels=LABELS).source
     parts = [
         [sample.key for sample in source.samples(Reader(rank, ranks, worker, workers), None)]
         for rank in range(ranks)

@@ -86,6 +86,10 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") ->
     return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
 
 
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def counted(count: int, one: str, many: str) -> str:
     """
     >>> counted(1, "image is", "images are"), counted(1200, "image is", "images are")

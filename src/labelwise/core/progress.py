@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Literal, TypeVar
@@ -22,23 +23,27 @@ PLAIN_SECONDS = 10.0  # between plain lines
 _Item = TypeVar("_Item")
 
 
+@dataclass
 class Counter:
     """Counts what is done. Call it with the number that was done since the last call."""
 
-    def __init__(
-        self, description: str, total: int | None, done: int, unit: Unit, show: Callable[[Counter], None]
-    ) -> None:
-        self.description, self.total, self.done, self.unit, self._show = description, total, done, unit, show
-        self._first, self._start = done, time.monotonic()  # what an earlier run has done does not count for the speed
+    description: str
+    total: int | None
+    done: int
+    unit: Unit
+    show: Callable[[Counter], None]
+
+    def __post_init__(self) -> None:
+        self._first, self._start = self.done, time.monotonic()  # an earlier run does not count for the speed
 
     def __call__(self, advance: int = 1) -> None:
         self.done += advance
-        self._show(self)
+        self.show(self)
 
     def expect(self, total: int | None) -> None:
         """Say how much there is, once that is known."""
         self.total = total
-        self._show(self)
+        self.show(self)
 
     @property
     def rate(self) -> float:

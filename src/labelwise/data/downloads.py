@@ -130,8 +130,11 @@ def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Pat
     is_new = not file.exists()
     if is_new:
         _fetch_rest(archive, draft, progress)
-        if archive.md5:
-            _verify(archive, draft, progress)
+        if archive.md5 and (found := _digest(draft, "md5", progress)) != archive.md5:
+            draft.unlink()  # resuming cannot repair it
+            raise LabelwiseError(
+                f"{archive.url}: checksum {found} is not the published {archive.md5}; the file was deleted, try again"
+            )
         os.replace(draft, file)
     if not archive.md5:
         _compare_with_first_download(file, progress)
@@ -171,15 +174,6 @@ def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
         raise LabelwiseError(
             f"{archive.url} was interrupted after {have:,} bytes ({reason}); try again to resume from there"
         ) from None
-
-
-def _verify(archive: Archive, draft: Path, progress: ShowProgress) -> None:
-    found = _digest(draft, "md5", progress)
-    if found != archive.md5:
-        draft.unlink()  # resuming cannot repair it
-        raise LabelwiseError(
-            f"{archive.url}: checksum {found} is not the published {archive.md5}; the file was deleted, try again"
-        )
 
 
 def _compare_with_first_download(file: Path, progress: ShowProgress) -> None:

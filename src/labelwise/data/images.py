@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, missing_extra, one_line
 
 # Image formats only: Pillow would also open PostScript, by running Ghostscript on an untrusted file.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -124,7 +125,7 @@ def load_image(
     except BadImageError:
         raise
     except Exception as error:  # the decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
-        text = " ".join(str(error).split())
+        text = one_line(error)
         truncated = isinstance(error, EOFError) or "truncated" in text.lower()
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
 
@@ -148,18 +149,11 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
 
 def as_rgb(image: Image.Image) -> Image.Image:
     """Turn an opened image upright and convert it to 8-bit RGB."""
-    return _to_rgb(_upright(image), image.format)
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # a damaged EXIF block must not cost us an image whose pixels are fine
-        return image
-    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
-
-
-def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
+    kind, orientation = image.format, None
+    with suppress(Exception):  # a damaged EXIF block must not cost us an image whose pixels are fine
+        orientation = image.getexif().get(ORIENTATION_TAG)
+    if orientation in UPRIGHT:
+        image = image.transpose(UPRIGHT[orientation])
     if image.mode == "F" or image.mode.startswith("I"):
         return _from_deep(image)
     if image.has_transparency_data:

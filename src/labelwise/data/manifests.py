@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, counted, missing_extra, shortened, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.data.readers.manifest import LABEL_COLUMNS, MANIFEST_KINDS, SPLIT_COLUMNS, plain_column
+from labelwise.data.readers.records import require_pyarrow
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 
 _NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
@@ -39,14 +40,9 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
     kind = file.suffix.lower().removeprefix(".")
     if kind not in MANIFEST_KINDS:
         raise unknown_name("kind of manifest", kind, MANIFEST_KINDS)
-    rows = (
-        _column_rows(table, file.parent) if columns else _name_rows(table, file.parent, as_text=kind in ("csv", "tsv"))
-    )
+    rows = _rows(table, file.parent, columns, as_text=kind in ("csv", "tsv"))
     try:
-        if kind == "parquet":
-            atomic_write(file, lambda draft: _write_parquet(rows, draft))
-        else:
-            atomic_write(file, lambda draft: _write_text(rows, draft, kind))
+        atomic_write(file, lambda draft: _write(rows, draft, kind))
     except UnicodeEncodeError as error:
         name = error.object[max(0, error.start - 60) : error.end + 20].splitlines()[-1]
         raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
@@ -83,56 +79,45 @@ def _real_folder(folder: str) -> tuple[str, bool]:
     return real, real != folder
 
 
-def _image_cells(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:
-    cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
-    if table.split_names != ("",):
-        cells["split"] = table.splits[row]
-    return cells
-
-
-def _name_rows(table: LabelTable, folder: Path, as_text: bool) -> Iterator[dict[str, Any]]:
-    has_unknown = bool(table.unknown_per_label().any())
-    plain = as_text and _names_are_plain(table)
-    for row in range(len(table)):
-        present, unknown = row_names(table, row)
-        cells = {"labels": present, "unknown": unknown} if has_unknown else {"labels": present}
-        if as_text:
-            cells = {key: "|".join(names) if plain else json.dumps(names) for key, names in cells.items()}  # type: ignore[misc]
-        yield _image_cells(table, row, folder) | cells
-
-
-def _names_are_plain(table: LabelTable) -> bool:
-    """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
-    if any("|" in name or name.startswith("[") for name in table.labels):
-        return False
-    return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
-
-
-def _column_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iterator[dict[str, Any]]:
+    """The cells of each image, by their columns."""
     taken = next((name for name in table.labels if plain_column(name) in _NO_LABELS), None)
-    if taken is not None:
+    if columns and taken is not None:
         raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
+    has_splits, has_unknown = table.split_names != ("",), bool(table.unknown_per_label().any())
+    between = _separator(table) if as_text and not columns else None
     for row in range(len(table)):
-        yield _image_cells(table, row, folder) | dict(zip(table.labels, table.target(row).tolist(), strict=True))
+        cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
+        if has_splits:
+            cells["split"] = table.splits[row]
+        if columns:
+            yield cells | dict(zip(table.labels, table.target(row).tolist(), strict=True))
+            continue
+        present, unknown = row_names(table, row)
+        for key, names in {"labels": present, **({"unknown": unknown} if has_unknown else {})}.items():
+            cells[key] = names if not as_text else between.join(names) if between else json.dumps(names)
+        yield cells
 
 
-def _write_text(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+def _separator(table: LabelTable) -> str | None:
+    """`|` if it cannot be misread: no name holds it, and it occurs (or `hot dog` might be split). Else None."""
+    if any("|" in name or name.startswith("[") for name in table.labels):
+        return None
+    several = any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
+    return "|" if several else None
+
+
+def _write(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+    if kind == "parquet":
+        pyarrow = require_pyarrow()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+        return
     with path.open("w", newline="", encoding="utf-8") as file:
         if kind == "jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        writer = None
-        for row in rows:
-            if writer is None:
+        for number, row in enumerate(rows):
+            if number == 0:
                 writer = csv.DictWriter(file, list(row), delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
                 writer.writeheader()
             writer.writerow(row)
-
-
-def _write_parquet(rows: Iterator[dict[str, Any]], path: Path) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise missing_extra("pyarrow", "parquet") from None
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)

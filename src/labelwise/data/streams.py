@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
+from labelwise.core.errors import LabelwiseError, missing_extra, one_line, unknown_name
 from labelwise.data.images import is_image
 from labelwise.data.readers.base import read_lines
 from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS, find_column
@@ -68,16 +68,13 @@ def expand_braces(pattern: str) -> list[str]:
     >>> expand_braces("train-{08..10}.tar"), expand_braces("{a,b}/{0..1}.tar")
     (['train-08.tar', 'train-09.tar', 'train-10.tar'], ['a/0.tar', 'a/1.tar', 'b/0.tar', 'b/1.tar'])
     """
-    parts = re.split(r"\{([^{}]*)\}", pattern)  # text, inside of braces, text, ...
-    choices = [[part] if number % 2 == 0 else _choices(part) for number, part in enumerate(parts)]
+    choices = []
+    for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):  # text, inside of braces, text, ...
+        if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", part) if number % 2 else None:
+            choices.append([f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)])
+        else:
+            choices.append(part.split(",") if number % 2 else [part])
     return ["".join(choice) for choice in product(*choices)]
-
-
-def _choices(inside: str) -> list[str]:
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
-    if not numbers:
-        return inside.split(",")
-    return [f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
 
 
 # ---- tar shards
@@ -242,7 +239,8 @@ class HuggingFaceStream:
         self._image = _column(name, "image", image_column, IMAGE_COLUMNS, features)
         self._label = _column(name, "label", label_column, LABEL_COLUMNS, features)
         self._unknown = find_column(features, UNKNOWN_COLUMNS)
-        self.labels = _class_names(features[self._label])
+        label = features[self._label]  # a ClassLabel, or a list of them, has names; plain strings have not
+        self.labels = tuple(getattr(getattr(label, "feature", label), "names", None) or ()) or None
         if type(features[self._image]).__name__ == "Image":
             # Bytes, not decoded images: our own decoder treats every source in the same way.
             self._rows = self._rows.cast_column(self._image, type(features[self._image])(decode=False))
@@ -287,7 +285,7 @@ def _open(name: str, split: str) -> Any:
     try:
         splits = datasets.load_dataset(name, streaming=True)
     except Exception as error:  # the hub, the network and the builders raise their own classes
-        raise LabelwiseError(f"cannot open hf:{name} ({' '.join(str(error).split())})") from error
+        raise LabelwiseError(f"cannot open hf:{name} ({one_line(error)})") from error
     return _choose(name, split, splits)
 
 
@@ -304,9 +302,3 @@ def _column(name: str, what: str, given: str | None, usual: tuple[str, ...], fea
     if found is None or found not in features:
         raise LabelwiseError(f"hf:{name} has no {what} column: it has {', '.join(features)}; add {what}_column=")
     return found
-
-
-def _class_names(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ClassLabel, or of a list of them; None for plain strings."""
-    names = getattr(getattr(feature, "feature", feature), "names", None)
-    return tuple(names) if names else None

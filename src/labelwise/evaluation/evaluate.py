@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas
 
 LEVEL = 0.95  # of the confidence intervals
+_PUBLISHED = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")  # what tables in papers print
 _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
 
 
@@ -130,13 +131,9 @@ class Evaluation(MeasuredModel):
         }
         result |= super().to_dict() | ({} if self.fitted is None else {"fitted": self.fitted})
         if self.conventions:
-            result["conventions"] = {name: _published(scores.to_dict()) for name, scores in self.conventions.items()}
+            every = {name: scores.to_dict() for name, scores in self.conventions.items()}
+            result["conventions"] = {name: {key: row[key] for key in _PUBLISHED} for name, row in every.items()}
         return result
-
-
-def _published(result: dict[str, Any]) -> dict[str, Any]:
-    """What tables in papers print."""
-    return {name: result[name] for name in ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")}
 
 
 def evaluate(

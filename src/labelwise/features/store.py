@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write, lock, sha256
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.engines.choose import network_parts
@@ -251,7 +251,7 @@ def open_shard(path: Path, fingerprint: str) -> Shard:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in ("keys", "crc32", "maps")}
     except SafetensorError as error:
-        raise DamagedShardError(" ".join(str(error).split())) from None
+        raise DamagedShardError(one_line(error)) from None
     if about.get("fingerprint") != fingerprint:
         raise DamagedShardError("it belongs to another backbone, other weights or another preprocessing")
     if about.get("index") != _index_checksum(tensors):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,12 @@ def glove_package() -> Find:
     return in_memory(names, np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False))
 
 
+@dataclass(frozen=True)
 class TableEncoder:
     """The vector of a text is its entry in the table, or the mean of its words' vectors."""
 
-    def __init__(self, source: str, find: Find) -> None:
-        self.source, self.find = source, find
+    source: str
+    find: Find
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         found = self.find({name for text in texts for name in _candidates(text)})

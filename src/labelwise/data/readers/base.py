@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.core.plugins import import_plugins
+from labelwise.core.plugins import import_plugins, same_origin
 from labelwise.data.table import LabelTable
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
@@ -105,9 +105,7 @@ def register_format(
     def register(read: AnyRead) -> AnyRead:
         new = Format(name, read, options, looks_like, recognise, tuple(aliases), priority, missing_image_fix)
         for taken in (name, *aliases):
-            there = _FORMATS.get(taken)
-            # A notebook cell that runs again defines the same function anew.
-            if there is not None and _origin(there.read) != _origin(read):
+            if taken in _FORMATS and not same_origin(_FORMATS[taken].read, read):
                 raise LabelwiseError(f"there is a data format {taken!r} already; choose another name")
         _FORMATS.update(dict.fromkeys((name, *aliases), new))
         return read
@@ -125,10 +123,6 @@ def unregister_format(name: str) -> None:
     """
     for alias in (name, *find_format(name).aliases):
         _FORMATS.pop(alias, None)
-
-
-def _origin(read: Read) -> tuple[object, object]:
-    return getattr(read, "__module__", None), getattr(read, "__qualname__", read)
 
 
 def find_format(name: str, others: Sequence[str] = ()) -> Format:

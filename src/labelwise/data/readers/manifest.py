@@ -14,8 +14,13 @@ import numpy as np
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
-from labelwise.data.readers.manifest_labels import entries_of_columns, entries_of_names
-from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, read_records
+from labelwise.data.readers.records import (
+    PREDICTION_COLUMNS,
+    Records,
+    entries_of_columns,
+    entries_of_names,
+    read_records,
+)
 from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
 
 # Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.

@@ -140,14 +140,16 @@ def _read_split(files: list[Path], column_of: dict[str, int], threshold: float |
             if column is None:
                 continue  # not among the wanted classes
             try:
-                rank = _rank(float(confidence), is_machine, threshold)
-                image_id = array("Q", [int(image, 16)])[0]
+                sure = float(confidence)
+                if not is_machine and sure not in (0.0, 1.0):
+                    raise ValueError(f"a human label has confidence 0 or 1, not {sure}")
+                if is_machine and (threshold is None or sure < threshold):
+                    continue
+                image_ids.append(int(image, 16))
             except (ValueError, OverflowError) as error:
                 raise LabelwiseError(f"{file} line {number}: {error}") from None
-            if rank is not None:
-                image_ids.append(image_id)
-                columns.append(column)
-                ranks.append(rank)
+            columns.append(column)
+            ranks.append(_MACHINE_PRESENT if is_machine else _HUMAN_PRESENT if sure else _HUMAN_ABSENT)
     all_ids = np.asarray(image_ids, np.uint64)
     images = np.unique(all_ids)
     # One integer per line that sorts by image, label and rank: sorting it in place needs no other copy of the data.
@@ -163,11 +165,3 @@ def _read_split(files: list[Path], column_of: dict[str, int], threshold: float |
     row_of, entry_columns = np.divmod(pairs[first], len(column_of))
     lengths = np.bincount(row_of, minlength=len(images))
     return _Part(images, lengths, entry_columns.astype(np.int32), _VALUE_OF_RANK[rank_of[first]])
-
-
-def _rank(confidence: float, is_machine: bool, threshold: float | None) -> int | None:
-    if is_machine:
-        return _MACHINE_PRESENT if threshold is not None and confidence >= threshold else None
-    if confidence not in (0.0, 1.0):
-        raise ValueError(f"a human label has confidence 0 or 1, not {confidence}")
-    return _HUMAN_PRESENT if confidence == 1.0 else _HUMAN_ABSENT
