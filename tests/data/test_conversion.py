@@ -239,3 +239,9 @@ def test_a_manifest_in_a_linked_folder_finds_its_images(photos: list[str], tmp_p
     write_manifest(LabelTable.from_lists(photos[:2], [["cat"], ["dog"]]), tmp_path / "link" / "l.csv")
     assert len(open_data(tmp_path / "link" / "l.csv")) == 2
     assert len(open_data(tmp_path / "deep" / "er" / "l.csv")) == 2
+
+
+def test_an_image_folder_loses_labels_that_are_only_unknown(photos: list[str], tmp_path: Path) -> None:
+    table = LabelTable.from_lists(photos[:1], [["cat"]], unknown=[["dog"]])
+    notes = convert(table, "imagefolder", tmp_path / "out", unknown="absent")
+    assert notes == ["1 label that no image has is gone (dog)"]

@@ -29,7 +29,7 @@ class LabelwiseError(Exception):
         self.message, self.options, self.either = message, dict(options or {}), either
 
     def __str__(self) -> str:
-        return self._with(_as_argument, ", ")
+        return self._with(lambda name, value: f"{name}={'…' if value is ... else repr(value)}", ", ")
 
     def for_command_line(self, renamed: Mapping[str, str] | None = None, flags: Collection[str] | None = None) -> str:
         """The same line with the options as flags.
@@ -55,21 +55,16 @@ class LabelwiseError(Exception):
         return f"{self.message} ({between.join(render(name, value) for name, value in self.options.items())})"
 
 
-def _as_argument(name: str, value: object) -> str:
-    return f"{name}=…" if value is ... else f"{name}={value!r}"
-
-
 def _as_flag(name: str, value: object, setting: bool = False) -> str:
     """
     >>> _as_flag("on_bad_image", "skip"), _as_flag("overwrite", True), _as_flag("head.groups", 20)
     ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
     """
+    text = "…" if value is ... else str(value)
     if setting or "." in name:
-        return f"--set {name}={'…' if value is ... else value}"
+        return f"--set {name}={text}"
     flag = "--" + name.replace("_", "-")
-    if value is True:
-        return flag
-    return f"{flag} {'…' if value is ... else value}"
+    return flag if value is True else f"{flag} {text}"
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") -> LabelwiseError:

@@ -48,9 +48,9 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
         raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
 
 
-def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
-    """A note about labels that a column of names cannot keep: they are neither present nor unknown in any image."""
-    seen = table.positives_per_label() + table.unknown_per_label()
+def lost_label_notes(table: LabelTable, fix: str = "", keeps_unknown: bool = True) -> list[str]:
+    """A note about labels that lists of names cannot keep: they are neither present nor unknown in any image."""
+    seen = table.positives_per_label() + (table.unknown_per_label() if keeps_unknown else 0)
     lost = [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
     found = counted(len(lost), "label that no image has is", "labels that no image has are")
     return [f"{found} gone ({shortened(lost)}){fix}"] if lost else []

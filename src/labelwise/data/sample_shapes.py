@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -26,21 +26,7 @@ class Canvas:
         sky = np.repeat(rows.round().astype(np.uint8)[:, None], side, axis=1)
         self.image, self.owner = Image.fromarray(sky), Image.new("L", (side, side))
         self.side, self.light = side, light
-        self._draw, self._mark = ImageDraw.Draw(self.image, "RGBA"), ImageDraw.Draw(self.owner)
-
-    def draw(
-        self,
-        kind: Literal["polygon", "ellipse", "line"],
-        points: Sequence[Point],
-        colour: Colour,
-        label: int | None,
-        **options: Any,
-    ) -> None:
-        """A shape as in `ImageDraw`. It covers what was there, unless its label is None."""
-        scaled = [(x * self.side, y * self.side) for x, y in points]
-        getattr(self._draw, kind)(scaled, fill=colour, **options)
-        if label is not None:
-            getattr(self._mark, kind)(scaled, fill=label, **options)
+        self.brush, self.marker = ImageDraw.Draw(self.image, "RGBA"), ImageDraw.Draw(self.owner)
 
     def finish(self, rng: np.random.Generator, grain: float) -> Image.Image:
         """Averaged down, with the grain of a camera's sensor."""
@@ -66,11 +52,11 @@ class Pen:
         return self.canvas.light < 0.7
 
     def polygon(self, points: Sequence[Point], colour: Colour, glowing: bool = False) -> None:
-        self.canvas.draw("polygon", self._placed(points), self._lit(colour, glowing), self.label)
+        self._draw("polygon", points, colour if glowing else self._lit(colour))
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, colour: Colour, glowing: bool = False) -> None:
-        box = self._box(self.facing * x, y, rx, ry)
-        self.canvas.draw("ellipse", box, self._lit(colour, glowing), self.label)
+        rx *= self.facing  # the left corner stays left
+        self._draw("ellipse", [(x - rx, y - ry), (x + rx, y + ry)], colour if glowing else self._lit(colour))
 
     def box(self, x: float, y: float, width: float, height: float, colour: Colour, glowing: bool = False) -> None:
         """With its top left corner at (x, y)."""
@@ -79,13 +65,13 @@ class Pen:
     def line(self, points: Sequence[Point], thickness: float, colour: Colour) -> None:
         """Unlike everything else, the thickness is in units of the image."""
         width = max(1, round(thickness * self.canvas.side))
-        self.canvas.draw("line", self._placed(points), self._lit(colour, False), self.label, width=width, joint="curve")
+        self._draw("line", points, self._lit(colour), width=width, joint="curve")
 
     def shine(self, radius: float, colour: Colour, y: float = 0.0) -> None:
         """A soft glow; it covers nothing."""
         for step in range(6, 0, -1):
             r = radius * step / 6
-            self.canvas.draw("ellipse", self._box(0, y, r, r), (*colour, 18), None)
+            self._draw("ellipse", [(-r, y - r), (r, y + r)], (*colour, 18), covers=False)
 
     def pick(self, *colours: Colour) -> Colour:
         """One of the colours, a little changed."""
@@ -96,17 +82,16 @@ class Pen:
         """To the left or to the right."""
         return replace(self, facing=int(self.rng.choice([-1, 1])))
 
-    def _placed(self, points: Sequence[Point]) -> list[Point]:
-        return [(self.x + self.facing * x * self.size, self.y + y * self.size) for x, y in points]
+    def _draw(self, kind: str, points: Sequence[Point], colour: Colour, *, covers: bool = True, **options: Any) -> None:
+        """A shape of `ImageDraw`; if it `covers` what was there, its pixels belong to the label."""
+        placed = [(self.x + self.facing * x * self.size, self.y + y * self.size) for x, y in points]
+        scaled = [(x * self.canvas.side, y * self.canvas.side) for x, y in placed]
+        getattr(self.canvas.brush, kind)(scaled, fill=colour, **options)
+        if covers:
+            getattr(self.canvas.marker, kind)(scaled, fill=self.label, **options)
 
-    def _box(self, x: float, y: float, rx: float, ry: float) -> list[Point]:
-        x, y, rx, ry = self.x + x * self.size, self.y + y * self.size, rx * self.size, ry * self.size
-        return [(x - rx, y - ry), (x + rx, y + ry)]
-
-    def _lit(self, colour: Colour, glowing: bool) -> Colour:
+    def _lit(self, colour: Colour) -> Colour:
         """By night everything that does not shine is darker and bluer."""
-        if glowing:
-            return colour
         light = self.canvas.light
         tint = (light, light + 0.04 * (1 - light), light + 0.18 * (1 - light))
         return tuple(min(255, int(c * t)) for c, t in zip(colour[:3], tint, strict=True)) + tuple(colour[3:])

@@ -97,7 +97,7 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     try:
         table = format.read(path, given, labels)
     except FileNotFoundError as error:
-        raise LabelwiseError(f"{error.filename} is missing") from None
+        raise LabelwiseError(f"{error.filename or error} is missing") from None
     except (OSError, UnicodeDecodeError) as error:  # a folder where a file is needed, no permission, not text, ...
         raise LabelwiseError(f"cannot read {path} as {format.name}: {error}") from None
     table = replace(table, source=table.source or source.path)

@@ -68,13 +68,16 @@ def expand_braces(pattern: str) -> list[str]:
     >>> expand_braces("train-{08..10}.tar"), expand_braces("{a,b}/{0..1}.tar")
     (['train-08.tar', 'train-09.tar', 'train-10.tar'], ['a/0.tar', 'a/1.tar', 'b/0.tar', 'b/1.tar'])
     """
-    choices = []
-    for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):  # text, inside of braces, text, ...
-        if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", part) if number % 2 else None:
-            choices.append([f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)])
-        else:
-            choices.append(part.split(",") if number % 2 else [part])
+    parts = re.split(r"\{([^{}]*)\}", pattern)  # text, inside of braces, text, ...
+    choices = [[part] if number % 2 == 0 else _choices(part) for number, part in enumerate(parts)]
     return ["".join(choice) for choice in product(*choices)]
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if not numbers:
+        return inside.split(",")
+    return [f"{n:0{len(numbers[1])}d}" for n in range(int(numbers[1]), int(numbers[2]) + 1)]
 
 
 # ---- tar shards

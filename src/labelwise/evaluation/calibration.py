@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from labelwise.core.arrays import Doubles
+from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.metrics.ranking import ArrayLike, read_both
 
@@ -37,20 +38,8 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, task: Task = "multi-l
     values, known = read_both(logits, targets)
     if not np.isfinite(values).all():
         raise LabelwiseError("the logits are not all finite; fix the model's output")
-    if task == "multi-label":  # each known entry is a choice between its logit and 0
-        entries, positive = values[known >= 0], known[known >= 0] == 1
-        values, known = np.stack([entries, np.zeros_like(entries)], axis=1), np.stack([positive, ~positive], axis=1)
-    clear = (known == 1).sum(axis=1) == 1
-    z = values[clear].astype(np.float64)
-    z -= z.max(axis=1, keepdims=True)  # the same distribution, without overflow
-    right = z[known[clear] == 1]  # [m]
-
-    def slope(a: float) -> float:
-        """d/da of the cross-entropy of softmax(a z): the expected logit minus that of the right label."""
-        weight = np.exp(a * z)
-        return float(((weight * z).sum(axis=1) / weight.sum(axis=1) - right).mean())
-
-    if not len(z) or slope(1.0) == 0:
+    slope = (_sigmoid_slope if task == "multi-label" else _softmax_slope)(values.astype(np.float64), known)
+    if slope is None or slope(1.0) == 0:
         return 1.0
     # The cross-entropy is convex in a = 1/T: its slope only rises, so halving the interval finds the zero.
     low, high = -math.log(HIGHEST), -math.log(LOWEST)  # of log a
@@ -142,3 +131,27 @@ def _logistic_regression(z: Doubles, goal: Doubles, start: Doubles, free: tuple[
             break
         x, current = x - step, new
     return float(x[0]), float(x[1])
+
+
+def _sigmoid_slope(logits: Doubles, targets: Targets) -> Callable[[float], float] | None:
+    """d/da of the cross-entropy of sigmoid(a z)."""
+    known = targets >= 0
+    z, positive = logits[known], targets[known] == 1
+    if not len(z):
+        return None
+    return lambda a: float((z * (0.5 * (1 + np.tanh(0.5 * a * z)) - positive)).mean())
+
+
+def _softmax_slope(logits: Doubles, targets: Targets) -> Callable[[float], float] | None:
+    """d/da of the cross-entropy of softmax(a z): the expected logit minus that of the right label."""
+    clear = (targets == 1).sum(axis=1) == 1
+    if not clear.any():
+        return None
+    z = logits[clear] - logits[clear].max(axis=1, keepdims=True)  # the same distribution, without overflow
+    right = z[targets[clear] == 1]  # [m]
+
+    def slope(a: float) -> float:
+        weight = np.exp(a * z)
+        return float(((weight * z).sum(axis=1) / weight.sum(axis=1) - right).mean())
+
+    return slope

@@ -65,30 +65,39 @@ def label_table(result: Result) -> Table:
     """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
     labels, caption = result["per_label"], None
     if "zsl" in result:
-        labels = sorted(labels, key=lambda row: not row["unseen"])
-        if len(labels) > _ZERO_SHOT_LABELS_SHOWN:
-            caption = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(labels):,} labels"
-        percentages, counts = ["AP", "chance"], ["positives"]
-        labels = labels[:_ZERO_SHOT_LABELS_SHOWN]
-    else:
-        percentages, counts = ["AP", "precision", "recall", "F1"], ["positives", "predicted"]
-        counts += ["known"] if result["unknown_entries"] else []
-        if len(labels) > _LABELS_SHOWN:
-            caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(labels):,} labels by AP"
-            ranked = sorted(labels, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
-            labels = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
-    rows = [
+        return _zero_shot_label_table(labels)
+    if len(labels) > _LABELS_SHOWN:
+        caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(labels):,} labels by AP"
+        ranked = sorted(labels, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
+        labels = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
+    metrics = ("AP", "precision", "recall", "F1")
+    counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
+    rows = (
         [
             escape(row["label"]),
-            *(["unseen" if row["unseen"] else "seen"] if "unseen" in row else []),
-            *(_number(row[name]) for name in percentages),
-            *([f"{row['threshold']:.3f}"] if "threshold" in row else []),
+            *(_number(row[name]) for name in metrics),
+            f"{row['threshold']:.3f}",
             *(f"{row[name]:,}" for name in counts),
         ]
         for row in labels
-    ]
-    between = [[""], []] if "zsl" in result else [[], ["threshold"]]
-    return _table(["label", *between[0], *percentages, *between[1], *counts], rows, caption=caption)
+    )
+    return _table(["label", *metrics, "threshold", *counts], rows, caption=caption)
+
+
+def _zero_shot_label_table(labels: list[Result]) -> Table:
+    many = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(labels):,} labels" if len(labels) > _ZERO_SHOT_LABELS_SHOWN else None
+    shown = sorted(labels, key=lambda row: not row["unseen"])[:_ZERO_SHOT_LABELS_SHOWN]
+    rows = (
+        [
+            escape(row["label"]),
+            "unseen" if row["unseen"] else "seen",
+            _number(row["AP"]),
+            _number(row["chance"]),
+            f"{row['positives']:,}",
+        ]
+        for row in shown
+    )
+    return _table(["label", "", "AP", "chance", "positives"], rows, caption=many)
 
 
 def _table(

@@ -135,9 +135,9 @@ class MapWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._start_shard()
+        self._empty()
 
-    def _start_shard(self) -> None:
+    def _empty(self) -> None:
         self._waiting: dict[torch.dtype, list[tuple[bytes, Tensor]]] = defaultdict(list)
         self._bytes, self._since = 0, time.monotonic()
 
@@ -155,7 +155,7 @@ class MapWriter:
     def flush(self) -> None:
         """Write what was collected. After a failure nothing is left to write: a full disk is reported once."""
         waiting = list(self._waiting.values())
-        self._start_shard()
+        self._empty()
         for entries in waiting:
             keys, maps = zip(*entries, strict=True)
             write_shard(self.store.folder, self.store.fingerprint, list(keys), torch.stack(maps))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -103,15 +103,12 @@ def read_manifest(
     splits = [""] * len(images)
     if split_column:
         splits = [split_of(cell, options.splits, records.at(line)) for line, cell in records.cells(split_column)]
-    kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
+    rows = _without_repeats(map(_Row, records.lines, images, splits, entries), path, options.duplicates)
     # What is absent need not be listed any more.
-    rows = ({column: value for column, value in entries[row].items() if value != ABSENT} for row in kept)
+    values = ({column: value for column, value in row.values.items() if value != ABSENT} for row in rows)
+    lines = np.array([row.line for row in rows], np.int64)
     return LabelTable.from_rows(
-        [images[row] for row in kept],
-        rows,
-        names,
-        splits=[splits[row] for row in kept],
-        lines=np.array([records.lines[row] for row in kept], np.int64),
+        [row.image for row in rows], values, names, splits=[row.split for row in rows], lines=lines
     )
 
 
@@ -163,33 +160,33 @@ def image_path(cell: Any, folder: str, root: str | None, where: str) -> str:
     return os.path.join(root, image)
 
 
-def without_repeats(
-    file: str,
-    lines: Sequence[int],
-    images: Sequence[str],
-    splits: Sequence[str],
-    entries: Sequence[dict[int, int]],
-    duplicates: str,
-) -> list[int]:
-    """The rows to keep: the first of each image. Labels of later rows are joined into it if `duplicates` is merge."""
-    first_row: dict[str, int] = {}
-    for row, image in enumerate(images):
-        first = first_row.setdefault(os.path.normpath(image), row)
-        if first == row:
+class _Row(NamedTuple):
+    line: int
+    image: str
+    split: str
+    values: dict[int, int]  # by column
+
+
+def _without_repeats(rows: Iterable[_Row], file: Path, duplicates: str) -> list[_Row]:
+    """The first row of each image. The labels of later ones are joined into it if `duplicates` is merge."""
+    kept: dict[str, _Row] = {}
+    for row in rows:
+        first = kept.setdefault(os.path.normpath(row.image), row)
+        if first is row:
             continue
-        problem = f"{file} row {lines[row]}: image {image!r}"
-        if splits[row] != splits[first]:
+        problem = f"{file} row {row.line}: image {row.image!r}"
+        if row.split != first.split:
             raise LabelwiseError(
-                f"{problem} is in split {splits[row]!r}, but in {splits[first]!r} in row {lines[first]}; delete one row"
+                f"{problem} is in split {row.split!r}, but in {first.split!r} in row {first.line}; delete one row"
             )
-        if entries[row] != entries[first] and duplicates == "error":
+        if row.values != first.values and duplicates == "error":
             raise LabelwiseError(
-                f"{problem} has other labels than in row {lines[first]}; correct one of them, or join the labels of "
-                "all rows of an image with duplicates=merge"
+                f"{problem} has other labels than in row {first.line}; correct one of them, or join the labels of all "
+                "rows of an image with duplicates=merge"
             )
-        for column, value in entries[row].items():
-            entries[first][column] = max(value, entries[first].get(column, UNKNOWN))
-    return list(first_row.values())
+        for column, value in row.values.items():
+            first.values[column] = max(value, first.values.get(column, UNKNOWN))
+    return list(kept.values())
 
 
 # ---- columns
