@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,9 @@ def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iter
     if columns and taken is not None:
         raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
     has_splits, has_unknown = table.split_names != ("",), bool(table.unknown_per_label().any())
-    between = _separator(table) if as_text and not columns else None
+    listed: Callable[[list[str]], object] = list  # what is written for a list of names
+    if as_text and not columns:
+        listed = "|".join if _names_are_plain(table) else json.dumps
     for row in range(len(table)):
         cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
         if has_splits:
@@ -94,17 +96,14 @@ def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iter
             yield cells | dict(zip(table.labels, table.target(row).tolist(), strict=True))
             continue
         present, unknown = row_names(table, row)
-        for key, names in {"labels": present, **({"unknown": unknown} if has_unknown else {})}.items():
-            cells[key] = names if not as_text else between.join(names) if between else json.dumps(names)
-        yield cells
+        yield cells | {"labels": listed(present)} | ({"unknown": listed(unknown)} if has_unknown else {})
 
 
-def _separator(table: LabelTable) -> str | None:
-    """`|` if it cannot be misread: no name holds it, and it occurs (or `hot dog` might be split). Else None."""
+def _names_are_plain(table: LabelTable) -> bool:
+    """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
     if any("|" in name or name.startswith("[") for name in table.labels):
-        return None
-    several = any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
-    return "|" if several else None
+        return False
+    return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
 
 
 def _write(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:

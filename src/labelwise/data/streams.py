@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -30,7 +30,7 @@ from labelwise.data.table import canonical_split
 
 _GZIP = b"\x1f\x8b"  # how its files begin
 _CHUNK = 1 << 20
-
+_MEMBER = re.compile(r"((?:.*/)?[^/.]+)\.?([^/]*)", re.DOTALL)  # key and suffix of a file that is not hidden
 
 Labels = list[str | int]  # names, or numbers from 0
 
@@ -163,21 +163,11 @@ def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
 
 def _grouped(shard: str, archive: tarfile.TarFile) -> Iterator[RawSample]:
     """Files that follow each other and have the same name up to the first dot are one sample."""
-    key, files = "", dict[str, bytes]()
-    for member in archive:
-        folder, _, name = member.name.rpartition("/")
-        if not member.isfile() or name.startswith("."):
-            continue
-        stem, _, suffix = name.partition(".")
-        member_key = f"{folder}/{stem}" if folder else stem
-        if member_key != key:
-            if files:
-                yield _raw_sample(shard, key, files)
-            key, files = member_key, {}
-        content = archive.extractfile(member)
-        files[suffix.lower()] = content.read() if content else b""
-    if files:
-        yield _raw_sample(shard, key, files)
+    named = ((_MEMBER.fullmatch(member.name), member) for member in archive if member.isfile())
+    files = ((match[1], match[2].lower(), member) for match, member in named if match)  # key, suffix, file
+    for key, group in groupby(files, key=lambda file: file[0]):
+        # mypy cannot know that all of them are files, which have content
+        yield _raw_sample(shard, key, {suffix: archive.extractfile(member).read() for _, suffix, member in group})  # type: ignore[union-attr]
 
 
 def _raw_sample(shard: str, key: str, files: dict[str, bytes]) -> RawSample:
