@@ -100,7 +100,7 @@ def test_single_names_of_two_words_are_not_torn(photos: list[str], tmp_path: Pat
 def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a", "b"]] * 12, ["a", "b", "never"])
     assert convert(table, "csv", tmp_path / "names") == [
-        "1 label that no image has is gone (never); one column per label keeps them"
+        "1 label that no image has is gone (never); one column per label loses none"
     ]
     assert convert(table, "csv", tmp_path / "columns", columns=True) == []
     assert open_data(tmp_path / "columns" / "labels.csv").labels == ("a", "b", "never")
@@ -175,7 +175,7 @@ def test_webdataset_is_readable_by_the_package(table: LabelTable, tmp_path: Path
 @pytest.mark.parametrize("to", ["coco", "imagefolder"])
 def test_formats_without_unknown(photos: list[str], to: str, tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a"]] * 12, unknown=[["b"]] * 12, source="photos.csv")
-    with pytest.raises(LabelwiseError, match=r"unknown, and 12 values of photos\.csv are.*unknown='absent'"):
+    with pytest.raises(LabelwiseError, match=r"^photos\.csv: .* unknown, and 12 values are;.*unknown='absent'"):
         convert(table, to, tmp_path / "out")
     convert(table, to, tmp_path / "out", unknown="absent")
     assert open_data(tmp_path / "out").positives_per_label()[0] == 12

@@ -62,14 +62,14 @@ def convert(
     count = int(table.unknown_per_label().sum())
     if to in ("coco", "imagefolder") and count and unknown == "error":
         raise LabelwiseError(
-            f"{to} cannot say that a label is unknown, and {count} values of {table.source} are; choose another "
-            "format, or write them as absent",
+            f"{table.source}: {to} cannot say that a label is unknown, and {counted(count, 'value is', 'values are')}; "
+            "choose another format, or write unknown as absent",
             options={"unknown": "absent"},
         )
     folder.mkdir(parents=True, exist_ok=True)
     if to in MANIFEST_KINDS:
         write_manifest(table, folder / f"labels.{to}", columns=columns)
-        return [] if columns else lost_label_notes(table, "; one column per label keeps them")
+        return [] if columns else lost_label_notes(table, "; one column per label loses none")
     write = {"coco": _write_coco, "imagefolder": _write_imagefolder, "webdataset": _write_webdataset}[to]
     return write(table, folder, progress)
 

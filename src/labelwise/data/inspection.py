@@ -79,7 +79,8 @@ class Inspection:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {count}" for name, count in self.splits.items())
         found = counted(len(self.problems), "problem", "problems") if self.problems else "no problems"
-        return f"<Inspection {self.source!r}: {self.images} images, {len(self.labels)} labels; {splits}; {found}>"
+        size = f"{counted(self.images, 'image', 'images')}, {counted(len(self.labels), 'label', 'labels')}"
+        return f"<Inspection {self.source!r}: {size}; {splits}; {found}>"
 
     def _repr_html_(self) -> str:
         problems = "".join(f"<li>{escape(problem)}</li>" for problem in self.problems)

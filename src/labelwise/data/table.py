@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from labelwise.core.arrays import Columns, Ints, Mask, Targets, row_pointers
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.strings import CodedStrings, PackedStrings
 
@@ -101,7 +101,8 @@ class LabelTable:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {len(self.rows(name))}" for name in self.split_names)
         source = f" {self.source!r}" if self.source else ""
-        return f"<LabelTable{source}: {len(self)} images, {len(self.labels)} labels; {splits}>"
+        size = f"{counted(len(self), 'image', 'images')}, {counted(len(self.labels), 'label', 'labels')}"
+        return f"<LabelTable{source}: {size}; {splits}>"
 
     def _repr_html_(self) -> str:
         shown = range(min(len(self), _ROWS_SHOWN))

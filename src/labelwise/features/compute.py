@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import sha256
 from labelwise.core.progress import ShowProgress, progress_of
 from labelwise.data.images import BadImage, BadImageError, read_image
@@ -80,9 +80,9 @@ class MapBuilder:
                 if rounds == _ROUNDS:
                     row = next(iter(needed))
                     raise LabelwiseError(
-                        f"the features of {len(needed)} images, e.g. {self.images.table.images[row]!r}, are not in "
-                        f"{str(store.folder)!r} after {_ROUNDS} tries: the images keep changing, or the disk does "
-                        "not keep what is written"
+                        f"the features of {counted(len(needed), 'image', 'images')}, e.g. "
+                        f"{self.images.table.images[row]!r}, are not in {str(store.folder)!r} after {_ROUNDS} tries: "
+                        "the images keep changing, or the disk does not keep what is written"
                     )
                 self._compute(needed, store, engine())
                 rounds += 1

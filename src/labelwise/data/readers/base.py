@@ -156,7 +156,7 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
         return table.select(there)
     row = int(np.argmin(there))
     gone = int(np.count_nonzero(~there))
-    more = f" (nor do {gone - 1} more of {len(table)})" if gone > 1 else ""
+    more = f" (nor {'does' if gone == 2 else 'do'} {gone - 1} more of {len(table)})" if gone > 1 else ""
     raise LabelwiseError(f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}")
 
 

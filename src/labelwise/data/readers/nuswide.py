@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from labelwise.core.arrays import Mask
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.data.readers import manifest
 from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format
 from labelwise.data.table import PRESENT, LabelTable
@@ -102,7 +102,8 @@ def _from_text(path: Path, options: NusWideOptions) -> LabelTable:
             with file.open("rb") as lines:
                 tagged = [np.flatnonzero(_bits(file, line, len(tags))[kept_tags]) for line in lines if line.strip()]
             if len(tagged) != len(names):
-                raise LabelwiseError(f"{file} has {len(tagged)} lines for {len(names)} images of {split}Imagelist.txt")
+                found = counted(len(tagged), "line", "lines")
+                raise LabelwiseError(f"{file} has {found} for the {len(names)} images of {split}Imagelist.txt")
         for of_tags, of_concepts in zip(tagged, truth, strict=True):
             columns = [*of_tags.tolist(), *(np.flatnonzero(of_concepts) + len(seen)).tolist()]
             rows.append(dict.fromkeys(columns, PRESENT))

@@ -118,7 +118,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str, str, str]]:
         for number, line in enumerate(stream, 2):
             fields = line.rstrip().split(",")
             if len(fields) != len(header):
-                raise LabelwiseError(f"{file} line {number}: {len(fields)} fields, expected {len(header)}")
+                raise LabelwiseError(f"{file} line {number}: expected {len(header)} fields, not {len(fields)}")
             yield number, fields[image], fields[label], fields[confidence]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, missing_extra, unknown_name
 from labelwise.data.images import is_image
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN
 
@@ -100,7 +100,7 @@ def _csv(path: Path, text: str, delimiter: str | None) -> Records:
                 continue
             if len(fields) != len(columns):
                 raise LabelwiseError(
-                    f"{path} row {line}: {len(fields)} fields where the header has {len(columns)} "
+                    f"{path} row {line}: {counted(len(fields), 'field', 'fields')} where the header has {len(columns)} "
                     f'({", ".join(columns)}); quote a field that holds {delimiter!r}: "cat{delimiter}dog"'
                 )
             rows[line] = tuple(fields)
