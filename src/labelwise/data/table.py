@@ -266,11 +266,12 @@ class LabelTable:
         absent: Sequence[Sequence[str]] | None = None,
         unknown: Sequence[Sequence[str]] | None = None,
         splits: Sequence[str] | None = None,
-        **others: Any,
+        fill: int = ABSENT,
+        source: str = "",
+        single_label: bool = False,
     ) -> Self:
-        """From names per image; `others` are fields of the table, such as `fill` and `source`. Without `labels`, all
-        names that occur, sorted. Of two lists that name the same label of an image, present wins over absent and absent
-        over unknown.
+        """From names per image. Without `labels`, all names that occur, sorted. Of two lists that name the same label
+        of an image, present wins over absent and absent over unknown.
 
         >>> LabelTable.from_lists(["a.jpg"], [["dog"]], unknown=[["cat"]]).target(0).tolist()
         [-1, 1]
@@ -290,6 +291,7 @@ class LabelTable:
                         raise unknown_name("label", name, labels)
                 yield {column_of[name]: value for name, value in named.items()}
 
+        others = {"fill": fill, "source": source, "single_label": single_label}
         return cls.from_rows(images, rows(), labels, splits=splits, **others)
 
     @classmethod
