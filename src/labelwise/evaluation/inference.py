@@ -19,11 +19,10 @@ from labelwise.core.progress import progress_of
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.features.compute import evaluating
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
-from labelwise.model.network import Network
+from labelwise.model.network import Network, evaluating
 from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.runtime.tagger import Model
 
