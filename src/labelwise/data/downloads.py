@@ -167,7 +167,7 @@ def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
             return  # complete already; the checksum decides
         then = "try again later"
         if error.code in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND):
-            then = f"the server does not give it out any more; with a copy from elsewhere, save it as {partial.stem!r}"
+            then = f"the server does not give it out any more; with a copy from elsewhere, save it as {archive.name!r}"
         raise LabelwiseError(f"{archive.url} answers {error.code} {error.reason}; {then}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
