@@ -33,7 +33,7 @@ def test_inspect(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     run("inspect", sample, "--json", tmp_path / "r.json", "--picture", tmp_path / "r.png", "--pairs", 4)
     output = " ".join(capsys.readouterr().out.split())
     assert "60 images (train 42, val 6, test 12), 13 labels" in output
-    assert "1 images cannot be decoded, the first:" in output
+    assert "1 image cannot be decoded, the first:" in output
     assert "00003.jpg (not an image of a known format)" in output
     assert "moon stars" in output
     content = json.loads((tmp_path / "r.json").read_text())
@@ -49,7 +49,10 @@ def test_inspect(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_inspect_finds_missing_files(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sample.parent / "images" / "00003.jpg").unlink()
     run("inspect", sample)
-    assert "no such file" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"missing: {sample.parent / 'images' / '00003.jpg'}" in said
+    assert "1 image is missing, the first:" in said
+    assert "cannot be decoded" not in said
 
 
 def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +147,7 @@ def test_split_says_what_is_lost(sample: Path, tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     run("split", wide, "--out", tmp_path / "new.csv", "--fractions", "train=0.6,holdout=0.4")
     said = " ".join(capsys.readouterr().err.split())
-    assert "1 labels that no image has are gone (zebra)" in said
+    assert "1 label that no image has is gone (zebra)" in said
     assert f"open it with {tmp_path}/new.csv?splits=train,holdout" in said
     assert set(open_data(f"{tmp_path}/new.csv?splits=train,holdout").splits) == {"train", "holdout"}
     run("split", wide, "--out", tmp_path / "new.csv")

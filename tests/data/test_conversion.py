@@ -100,7 +100,7 @@ def test_single_names_of_two_words_are_not_torn(photos: list[str], tmp_path: Pat
 def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a", "b"]] * 12, ["a", "b", "never"])
     assert convert(table, "csv", tmp_path / "names") == [
-        "1 labels that no image has are gone (never); one column per label keeps them"
+        "1 label that no image has is gone (never); one column per label loses none"
     ]
     assert convert(table, "csv", tmp_path / "columns", columns=True) == []
     assert open_data(tmp_path / "columns" / "labels.csv").labels == ("a", "b", "never")
@@ -108,7 +108,7 @@ def test_labels_nobody_has_are_noted_or_kept(photos: list[str], tmp_path: Path) 
 
 def test_coco(table: LabelTable, tmp_path: Path) -> None:
     notes = convert(table, "coco", tmp_path / "out")
-    assert notes == ["1 images have no label: open the result with ?empty=keep, or they are left out"]
+    assert notes == ["1 image has no label: open the result with ?empty=keep, or such images are left out"]
     read = open_data(f"coco:{tmp_path / 'out'}?empty=keep")
     assert read.labels == table.labels
     same(read, table, paths=False)
@@ -175,7 +175,7 @@ def test_webdataset_is_readable_by_the_package(table: LabelTable, tmp_path: Path
 @pytest.mark.parametrize("to", ["coco", "imagefolder"])
 def test_formats_without_unknown(photos: list[str], to: str, tmp_path: Path) -> None:
     table = LabelTable.from_lists(photos, [["a"]] * 12, unknown=[["b"]] * 12, source="photos.csv")
-    with pytest.raises(LabelwiseError, match=r"unknown, and 12 values of photos\.csv are.*unknown='absent'"):
+    with pytest.raises(LabelwiseError, match=r"^photos\.csv: .* unknown, and 12 values are;.*unknown='absent'"):
         convert(table, to, tmp_path / "out")
     convert(table, to, tmp_path / "out", unknown="absent")
     assert open_data(tmp_path / "out").positives_per_label()[0] == 12
@@ -239,3 +239,9 @@ def test_a_manifest_in_a_linked_folder_finds_its_images(photos: list[str], tmp_p
     write_manifest(LabelTable.from_lists(photos[:2], [["cat"], ["dog"]]), tmp_path / "link" / "l.csv")
     assert len(open_data(tmp_path / "link" / "l.csv")) == 2
     assert len(open_data(tmp_path / "deep" / "er" / "l.csv")) == 2
+
+
+def test_an_image_folder_loses_labels_that_are_only_unknown(photos: list[str], tmp_path: Path) -> None:
+    table = LabelTable.from_lists(photos[:1], [["cat"]], unknown=[["dog"]])
+    notes = convert(table, "imagefolder", tmp_path / "out", unknown="absent")
+    assert notes == ["1 label that no image has is gone (dog)"]

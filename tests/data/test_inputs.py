@@ -14,10 +14,8 @@ import torch
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data import inputs
-from labelwise.data.decode import decode, find_images
+from labelwise.data.decode import decode, fetch, find_images
 from labelwise.data.images import BadImageError
-from labelwise.data.inputs import fetch
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)  # [H, W, 3]
 
@@ -143,6 +141,6 @@ def test_urls(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadImageError, match="cannot be downloaded"):
         fetch("http://")
     ticks = iter(range(0, 1000, 100))
-    monkeypatch.setattr(inputs.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr("labelwise.data.decode.time.monotonic", lambda: next(ticks))
     with pytest.raises(BadImageError, match="not downloaded within 30 s"):
         fetch(f"{address}/a.png")

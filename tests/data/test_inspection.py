@@ -100,17 +100,25 @@ def test_missing_files_are_broken_not_fatal(table: LabelTable) -> None:
     assert ("no such file", 7) in {(bad.reason, bad.row) for bad in report.broken}
 
 
+def test_missing_images_are_told_apart_from_undecodable_ones(table: LabelTable) -> None:
+    for row in (7, 9):
+        Path(table.images[row]).unlink()
+    missing, undecodable = inspect(table).problems[:2]
+    assert missing.startswith(f"2 images are missing, the first: {table.images[7]}.")
+    assert undecodable.startswith(f"2 images cannot be decoded, the first: {table.images[10]} (empty file)")
+
+
 def test_what_to_fix(report: Inspection) -> None:
     lines = report.problems
     expected = [
         "2 images cannot be decoded",
-        "1 images are in several splits",
-        "1 images occur again with different labels",
-        "1 images occur more than once in one split",
-        "1 labels have no image (never)",
-        "1 labels have fewer than 10 images (rare)",
-        "1 labels have no image in the split 'test' (rare)",
-        "1 images have no label",
+        "1 image is in several splits",
+        "1 image occurs again with different labels",
+        "1 image occurs more than once in one split",
+        "1 label has no image (never)",
+        "1 label has fewer than 10 images (rare)",
+        "1 label has no image in the split 'test' (rare)",
+        "1 image has no label",
     ]
     assert len(lines) == len(expected)
     for line, start in zip(lines, expected, strict=True):
@@ -177,7 +185,7 @@ def test_the_known_duplicates_of_voc2007(shared_data: Path) -> None:
 
 def test_an_inspection_in_a_notebook_and_in_pandas(report: Inspection) -> None:
     assert repr(report).endswith("40 images, 6 labels; train 30, test 10; 8 problems>")
-    assert "1 images are in several splits" in report._repr_html_()
+    assert "1 image is in several splits" in report._repr_html_()
     frame = report.to_pandas()
     assert frame.loc["never"].to_dict() == {"images": 0, "train": 0, "test": 0, "unknown": 0}
     assert frame["images"].is_monotonic_decreasing

@@ -50,7 +50,7 @@ def test_home_folder(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("cocoo:/data", r"unknown data format 'cocoo'; did you mean 'coco'\?"),
         ("gone.csv", r"no file or folder 'gone\.csv'"),
         ("voc:gone?year=2007", r"no file or folder 'gone' \(from the data argument 'voc:gone\?year=2007'\)"),
-        ("photos.csv?seperator=x", r"unknown option of format 'csv' 'seperator'; did you mean 'separator'\?"),
+        ("photos.csv?seperator=x", r"^format 'csv': unknown option 'seperator'; did you mean 'separator'\?"),
         ("photos.csv?check_files=maybe", r"format 'csv': check_files='maybe': input should be 'error', 'drop' or 'no'"),
         ("photos.csv?separator", r"write them as \?name=value"),
         ("empty", r"cannot tell the format of the folder empty; say it as format:path\. Looked for .*coco: .*voc: "),

@@ -75,7 +75,7 @@ def test_with_labels_is_column_indexing(dense: np.ndarray, fill: int, data: st.D
 
 def test_with_labels_proposes_the_nearest_and_keeps_label_sets() -> None:
     table = LabelTable.from_lists(["a"], [["cat", "dog", "cow"]], source="photos.csv")
-    with pytest.raises(LabelwiseError, match=r"unknown label of photos.csv 'dgo'; did you mean 'dog'\?"):
+    with pytest.raises(LabelwiseError, match=r"^photos.csv: unknown label 'dgo'; did you mean 'dog'\?"):
         table.with_labels(["dgo"])
     with pytest.raises(LabelwiseError, match="'dog' is listed twice"):
         table.with_labels(["dog", "dog"])
@@ -92,7 +92,7 @@ def test_splits_by_any_spelling_and_together() -> None:
     assert table.select("trainval").images == table.select("train+val").images == ["u", "v", "x", "y"]
     assert table.select("").images == ["z"]
     with pytest.raises(
-        LabelwiseError, match=r"unknown split of photos.csv 'tset'; did you mean 'test'\? \(train, val, test\)"
+        LabelwiseError, match=r"^photos.csv: unknown split 'tset'; did you mean 'test'\? \(train, val, test\)"
     ):
         table.select("tset")
     with pytest.raises(LabelwiseError, match=r"has no splits.*labelwise data split"):

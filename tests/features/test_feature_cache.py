@@ -21,8 +21,8 @@ from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache, default_folder
-from labelwise.features.compute import evaluating
 from labelwise.loading.augment import eval_transform
+from labelwise.model.network import evaluating
 
 IMAGES = 10
 PICTURES = Preprocessing(size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))

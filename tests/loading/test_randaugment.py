@@ -55,7 +55,7 @@ def test_strongest_values(image: Image.Image) -> None:
 
 
 def test_shear_is_the_affine_map_of_an_independent_library(image: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.loading.randaugment._sign", lambda: 1)
+    monkeypatch.setattr("labelwise.loading.randaugment._signed", lambda most, strength: most * strength)
     sheared = np.asarray(OPERATIONS["shear-x"](image, 1.0))[:, :, 1].astype(float)
     matrix = np.array([[1, 0.3, 0], [0, 1, 0], [0, 0, 1]])
     expected = warp(

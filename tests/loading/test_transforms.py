@@ -164,7 +164,7 @@ def test_mixed_targets_follow_the_pictures(seed: int, batch: int, kind: str) -> 
     shares = mixed_images.mean((2, 3))  # [B, B]: how much of picture j is in mixture i
     torch.testing.assert_close(shares.sum(1), torch.ones(batch))
     for i in range(batch):
-        sources = shares[i] > 1e-6
+        sources = shares[i] > 0  # a share may be as small as 1e-7
         unknown = (targets[sources] < 0).any(0)
         assert (mixed[i][unknown] == -1).all()
         expected = (shares[i][:, None] * targets.clamp(min=0)).sum(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,7 @@ import torch
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.plugins import import_plugins
+from labelwise.core.plugins import Registry, import_plugins
 from labelwise.losses import modules
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
@@ -60,9 +61,9 @@ def test_splc_corrects_from_its_epoch_on() -> None:
         (
             "asymmetric",
             {"gama_neg": 1},
-            r"unknown option of loss 'asymmetric' 'gama_neg'; did you mean 'gamma_neg'\? \(",
+            r"^loss 'asymmetric': unknown option 'gama_neg'; did you mean 'gamma_neg'\? \(",
         ),
-        ("splc", {"epoch": 1}, "unknown option of loss 'splc' 'epoch'"),
+        ("splc", {"epoch": 1}, "^loss 'splc': unknown option 'epoch'"),
         ("bce", {"reduction": "avg"}, "loss 'bce': reduction='avg': "),
         ("focal", {"gamma": -1}, "loss 'focal': gamma=-1: "),
         ("asymmetric", {"clip": 1.0}, "loss 'asymmetric': clip=1.0: "),
@@ -85,7 +86,9 @@ def squared(logits: torch.Tensor, targets: torch.Tensor, *, reduction: Literal["
 
 
 def test_a_loss_of_ones_own_is_one_function_and_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.losses.modules._LOSSES", {})  # forget it after the test
+    monkeypatch.setattr(
+        "labelwise.losses.modules._LOSSES", Registry("loss", "labelwise.losses")
+    )  # forget it after the test
 
     class Squared(losses.Loss, name="squared", function=squared):
         pass
@@ -109,7 +112,7 @@ def test_a_package_brings_its_loss_to_the_command_line(tmp_path: Path, monkeypat
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-loss\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[labelwise.losses]\nplugin = plugin_loss\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("labelwise.losses.modules._LOSSES", dict(modules._LOSSES))  # forget it after the test
+    monkeypatch.setattr("labelwise.losses.modules._LOSSES", copy(modules._LOSSES))  # forget it after the test
     import_plugins.cache_clear()
     assert "plugin" in losses.list_losses()
     assert torch.equal(losses.create("plugin")(LOGITS, TARGETS), losses.bce(LOGITS, TARGETS))

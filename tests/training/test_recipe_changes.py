@@ -25,7 +25,7 @@ def test_an_option_that_was_asked_for_is_still_checked() -> None:
     recipe = load_recipe(
         RECIPES / "ml-decoder/coco-tresnet-l-448.yaml", {"loss.name": "bce", "loss.options.gamma_neg": 4}
     )
-    with pytest.raises(LabelwiseError, match="unknown option of loss 'bce'"):
+    with pytest.raises(LabelwiseError, match="loss 'bce': unknown option"):
         losses.create(recipe.loss.name, **recipe.loss.options)
 
 

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.features.compute import evaluating
 from labelwise.heads import list_heads, preset
 from labelwise.loading.augment import eval_transform
 from labelwise.model.model import LabelModel
+from labelwise.model.network import evaluating
 
 Method = Literal["attention", "grad-cam"]
 

@@ -16,10 +16,10 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.labels import match_labels
 from labelwise.data.table import PRESENT, LabelTable
-from labelwise.features.compute import evaluating
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
+from labelwise.model.network import evaluating
 
 _RESAMPLES = 2000  # for the interval
 

@@ -183,7 +183,7 @@ def _show(report: Inspection) -> None:
         if pairs:
             console.print(_pairs_table(title, pairs))
     for bad in (report.broken or [])[:_FEW_SHOWN]:
-        say(f"broken: {bad.path} ({bad.reason})")
+        say(f"missing: {bad.path}" if bad.is_missing else f"broken: {bad.path} ({bad.reason})")
     for group in report.duplicates[:_FEW_SHOWN]:
         names = " = ".join(
             f"{image} ({split or 'no split'})" for image, split in zip(group.images, group.splits, strict=True)

@@ -49,7 +49,7 @@ def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> Label
     if problem["type"] == "extra_forbidden":
         *parents, key = problem["loc"]
         at = where if not parents else f"{where}: {'.'.join(str(part) for part in parents)}"
-        return LabelwiseError(f"{at}: {unknown_name('key', str(key), _keys_at(cls, parents))}")
+        return unknown_name("key", str(key), _keys_at(cls, parents), at)
     message = problem["msg"].removeprefix("Value error, ")
     at = f"{path}={problem['input']!r}: " if path else ""
     return LabelwiseError(f"{where}: {at}{message[0].lower()}{message[1:]}")

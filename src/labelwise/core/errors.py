@@ -29,7 +29,7 @@ class LabelwiseError(Exception):
         self.message, self.options, self.either = message, dict(options or {}), either
 
     def __str__(self) -> str:
-        return self._with(_as_argument, ", ")
+        return self._with(lambda name, value: f"{name}={'…' if value is ... else repr(value)}", ", ")
 
     def for_command_line(self, renamed: Mapping[str, str] | None = None, flags: Collection[str] | None = None) -> str:
         """The same line with the options as flags.
@@ -55,33 +55,42 @@ class LabelwiseError(Exception):
         return f"{self.message} ({between.join(render(name, value) for name, value in self.options.items())})"
 
 
-def _as_argument(name: str, value: object) -> str:
-    return f"{name}=…" if value is ... else f"{name}={value!r}"
-
-
 def _as_flag(name: str, value: object, setting: bool = False) -> str:
     """
     >>> _as_flag("on_bad_image", "skip"), _as_flag("overwrite", True), _as_flag("head.groups", 20)
     ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
     """
+    text = "…" if value is ... else str(value)
     if setting or "." in name:
-        return f"--set {name}={'…' if value is ... else value}"
+        return f"--set {name}={text}"
     flag = "--" + name.replace("_", "-")
-    if value is True:
-        return flag
-    return f"{flag} {'…' if value is ... else value}"
+    return flag if value is True else f"{flag} {text}"
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str]) -> LabelwiseError:
-    """An error for a misspelt name: proposes the nearest valid one and lists them all.
+def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") -> LabelwiseError:
+    """An error for a misspelt name: proposes the nearest valid one and lists them all. `where` it was looked for.
 
     >>> str(unknown_name("head", "hsqq", ["gap", "hsq"]))
     "unknown head 'hsqq'; did you mean 'hsq'? (gap, hsq)"
+    >>> str(unknown_name("split", "tets", ["train", "test"], "photos.csv"))
+    "photos.csv: unknown split 'tets'; did you mean 'test'? (train, test)"
     """
     choices = list(valid)
     near = get_close_matches(name, choices, n=1)
     guess = f"did you mean {near[0]!r}? ({', '.join(choices)})" if near else f"choose one of {', '.join(choices)}"
-    return LabelwiseError(f"unknown {kind} {name!r}; {guess}")
+    return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """
+    >>> counted(1, "image is", "images are"), counted(1200, "image is", "images are")
+    ('1 image is', '1,200 images are')
+    """
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:

@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Literal, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 # What every function with an argument `progress` takes: whether to show it, or a function that is told what is being
 # done, how much of it is done, and how much there is (None: not known yet).
@@ -23,42 +23,59 @@ PLAIN_SECONDS = 10.0  # between plain lines
 _Item = TypeVar("_Item")
 
 
+@dataclass
 class Counter:
     """Counts what is done. Call it with the number that was done since the last call."""
 
-    def __init__(
-        self, description: str, total: int | None, done: int, unit: Unit, show: Callable[[Counter], None]
-    ) -> None:
-        self.description, self.total, self.done, self.unit, self._show = description, total, done, unit, show
+    description: str
+    total: int | None
+    done: int
+    unit: Unit
+    show: Callable[[Counter], None]
+
+    def __post_init__(self) -> None:
+        self._first, self._start = self.done, time.monotonic()  # an earlier run does not count for the speed
 
     def __call__(self, advance: int = 1) -> None:
         self.done += advance
-        self._show(self)
+        self.show(self)
 
     def expect(self, total: int | None) -> None:
         """Say how much there is, once that is known."""
         self.total = total
-        self._show(self)
+        self.show(self)
+
+    @property
+    def rate(self) -> float:
+        """How much is done in a second."""
+        return (self.done - self._first) / max(time.monotonic() - self._start, 1e-9)
+
+    def __str__(self) -> str:
+        """
+        >>> print(Counter("Reading", 3000, 1200, "images", print), Counter("Fetching", None, 5_000_000, "bytes", print))
+        1,200 of 3,000, 0.0 images/s 5.0 MB, 0.0 MB/s
+        """
+        scale, unit, digits = (1e6, "MB", 1) if self.unit == "bytes" else (1, self.unit, 0)
+        total = "" if self.total is None else f" of {self.total / scale:,.{digits}f}"
+        amount = f"{self.done / scale:,.{digits}f}{total}{' MB' if unit == 'MB' else ''}"
+        return f"{amount}, {self.rate / scale:,.1f} {unit}/s"
 
 
 class _PlainLines:
     """A line every few seconds, for logs."""
 
-    def __init__(self, console: Console, done: int) -> None:
-        self._console, self._first = console, done
-        self._start = self._last = time.monotonic()
+    def __init__(self) -> None:
+        self._last = time.monotonic()
 
     def __call__(self, count: Counter) -> None:
         now = time.monotonic()
         if now - self._last < PLAIN_SECONDS:
             return
         self._last = now
-        rate = (count.done - self._first) / (now - self._start)
-        amount = _amount(count.done, count.total, count.unit, " of ")
-        text = f"{count.description}: {amount}, {_speed(rate, count.unit)}"
-        if rate and count.total is not None:
-            text += f", {timedelta(seconds=round((count.total - count.done) / rate))} left"
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        left = ""
+        if count.rate and count.total is not None:
+            left = f", {timedelta(seconds=round((count.total - count.done) / count.rate))} left"
+        report(f"{count.description}: {count}{left}")
 
 
 @contextmanager
@@ -89,19 +106,23 @@ def progress_of(
     elif shown is not True:
         yield Counter(description, total, done, unit, lambda count: shown(count.description, count.done, count.total))
     elif is_live(console):
-        columns = (TextColumn("{task.description}"), BarColumn(), _Amount(unit), _Speed(unit), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+        )
         # Printed lines pass through the bar's console, or they would tear it; lines for a pipe must not.
         redirect = sys.stdout.isatty()
         with Progress(*columns, console=console, transient=True, redirect_stdout=redirect) as bar:
-            # What an earlier run has done does not count for the speed.
-            task = bar.add_task(description, total=total, completed=done)
+            task = bar.add_task(description, total=total, completed=done, status="")
 
             def show(count: Counter) -> None:
-                bar.update(task, completed=count.done, total=count.total)
+                bar.update(task, completed=count.done, total=count.total, status=str(count))
 
             yield Counter(description, total, done, unit, show)
     else:
-        yield Counter(description, total, done, unit, _PlainLines(console, done))
+        yield Counter(description, total, done, unit, _PlainLines())
 
 
 def track(
@@ -129,32 +150,3 @@ def is_live(console: Console) -> bool:
 def report(text: str) -> None:
     """Print one line on stderr, without markup or wrapping."""
     Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _amount(done: float, total: float | None, unit: Unit, of: str = "/") -> str:
-    """
-    >>> _amount(1200, 3000, "images"), _amount(5_000_000, None, "bytes")
-    ('1,200/3,000', '5.0 MB')
-    """
-    if unit == "bytes":
-        return f"{done / 1e6:,.1f}{'' if total is None else f'{of}{total / 1e6:,.1f}'} MB"
-    return f"{done:,.0f}{'' if total is None else f'{of}{total:,.0f}'}"
-
-
-def _speed(rate: float, unit: Unit) -> str:
-    return f"{rate / 1e6:,.1f} MB/s" if unit == "bytes" else f"{rate:,.1f} {unit}/s"
-
-
-class _Amount(ProgressColumn):
-    def __init__(self, unit: Unit) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        return Text(_amount(task.completed, task.total, self.unit))
-
-
-class _Speed(_Amount):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(_speed(speed, self.unit) if speed else "")

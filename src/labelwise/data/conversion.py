@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.images import is_image
-from labelwise.data.manifests import MANIFEST_KINDS, lost_label_notes, row_names, write_manifest
+from labelwise.data.manifests import lost_label_notes, row_names, write_manifest
 from labelwise.data.readers.coco import split_of_file
+from labelwise.data.readers.manifest import MANIFEST_KINDS
 from labelwise.data.sources import as_table
-from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
+from labelwise.data.table import PRESENT, LabelTable
 
 TARGETS = (*MANIFEST_KINDS, "coco", "imagefolder", "webdataset")
 SHARD_IMAGES = 1000
@@ -58,31 +59,19 @@ def convert(
         raise LabelwiseError(f"one column per label is for {', '.join(MANIFEST_KINDS)}, not for {to}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabelwiseError(f"{folder} exists and is not an empty folder; name another one", options={"out": ...})
-    if to in ("coco", "imagefolder"):
-        table = _without_unknown(table, to, unknown)
+    count = int(table.unknown_per_label().sum())
+    if to in ("coco", "imagefolder") and count and unknown == "error":
+        raise LabelwiseError(
+            f"{table.source}: {to} cannot say that a label is unknown, and {counted(count, 'value is', 'values are')}; "
+            "choose another format, or write unknown as absent",
+            options={"unknown": "absent"},
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if to in MANIFEST_KINDS:
         write_manifest(table, folder / f"labels.{to}", columns=columns)
-        return [] if columns else lost_label_notes(table, "; one column per label keeps them")
-    if to == "coco":
-        return _write_coco(table, folder, progress)
-    if to == "imagefolder":
-        return _write_imagefolder(table, folder, progress)
-    return _write_webdataset(table, folder, progress)
-
-
-def _without_unknown(table: LabelTable, to: str, unknown: Literal["error", "absent"]) -> LabelTable:
-    count = int(table.unknown_per_label().sum())
-    if not count:
-        return table
-    if unknown == "error":
-        raise LabelwiseError(
-            f"{to} cannot say that a label is unknown, and {count} values of {table.source} are; choose another "
-            "format, or write them as absent",
-            options={"unknown": "absent"},
-        )
-    targets = np.where(table.targets() == UNKNOWN, 0, table.targets())
-    return LabelTable.from_dense(table.images, targets, table.labels, splits=table.splits, source=table.source)
+        return [] if columns else lost_label_notes(table, "; one column per label loses none")
+    write = {"coco": _write_coco, "imagefolder": _write_imagefolder, "webdataset": _write_webdataset}[to]
+    return write(table, folder, progress)
 
 
 # ---- images
@@ -127,16 +116,15 @@ def _write_coco(table: LabelTable, folder: Path, progress: ShowProgress) -> list
         atomic_write(folder / "annotations" / f"instances_{split or 'all'}.json", json.dumps(content))
     lost = [split for split in contents if split_of_file(Path(f"instances_{split or 'all'}.json")) != split]
     notes = [f"the split {split!r} is not read back: its name is not a usual one" for split in lost]
-    empty = sum(not table.present(row) for row in range(len(table)))
-    if empty:
-        notes.append(f"{empty} images have no label: open the result with ?empty=keep, or they are left out")
+    if empty := int((~table.has_positive()).sum()):
+        found = counted(empty, "image has", "images have")
+        notes.append(f"{found} no label: open the result with ?empty=keep, or such images are left out")
     return notes
 
 
 def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
-    present = [table.present(row) for row in range(len(table))]
-    wrong = [row for row, names in enumerate(present) if len(names) != 1]
-    if wrong:
+    wrong = np.flatnonzero(table.labels_per_image() != 1)
+    if len(wrong):
         raise LabelwiseError(
             f"an image folder holds exactly one label per image, but {len(wrong)} of {len(table)} images have none or "
             f"several, for example {table.images[wrong[0]]!r}; choose another format"
@@ -149,8 +137,8 @@ def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) 
             raise LabelwiseError(f"label {name!r} cannot be the name of a folder; choose another format")
     names = _file_names(table)
     for row in track(range(len(table)), "Writing images", shown=progress):
-        _put(table.images[row], folder / table.splits[row] / present[row][0] / names[row])
-    return lost_label_notes(table)
+        _put(table.images[row], folder / table.splits[row] / table.present(row)[0] / names[row])
+    return lost_label_notes(table, keeps_unknown=False)
 
 
 def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:

@@ -1,8 +1,9 @@
-"""Find the images that an argument names, decode one, or decode many in threads."""
+"""Find the images that an argument names (files, URLs, arrays, tensors), decode one, or decode many in threads."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,19 +11,34 @@ from glob import glob
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.core.arrays import Array, to_numpy
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImageError, Encoded, as_rgb, is_image, load_image
-from labelwise.data.inputs import TensorLike, fetch, from_array, from_tensor, is_tensor, is_url
+
+MAX_URL_BYTES = 64 << 20
+URL_SECONDS = 30.0  # for the whole download
+_CHUNK = 1 << 16
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+
+
+@runtime_checkable
+class TensorLike(Protocol):
+    """A torch tensor; torch itself is not imported."""
+
+    def detach(self) -> Any: ...
+
 
 FileKind = Literal["image", "shard", "parquet"]
 FoundImage = str | Image.Image | Encoded  # one image: a path or URL, no folder
-ImageSource = FoundImage | Path | bytes | NDArray[Any] | TensorLike
+ImageSource = FoundImage | Path | bytes | Array | TensorLike
 ImageSources = ImageSource | Iterable[ImageSource]
 _Source = TypeVar("_Source", bound=FoundImage)
 _Decoded = TypeVar("_Decoded")
@@ -49,8 +65,10 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
         yield Encoded("<bytes>", bytes(images))
     elif isinstance(images, np.ndarray):
         yield from from_array(images)
-    elif is_tensor(images):
-        yield from from_tensor(cast(TensorLike, images))
+    elif isinstance(images, TensorLike):  # [C, H, W], [H, W] or [B, C, H, W]
+        values = to_numpy(images)
+        channels_first = values.ndim == 4 or (values.ndim == 3 and values.shape[0] in _CHANNELS)
+        yield from from_array(np.moveaxis(values, -3, -1) if channels_first else values)
     elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         for entry in images:
             yield from find_images(entry)
@@ -62,19 +80,15 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
 
 
 def _named(name: str) -> Iterator[str]:
-    if is_url(name):
-        yield name
-        return
-    if name.startswith("~"):
-        name = os.path.expanduser(name)
+    name = os.path.expanduser(name)
     if os.path.isdir(name):
-        found = _below(name)
-    elif ("*" in name or "?" in name) and not os.path.exists(name):
+        found = images_below(name)
+    elif ("*" in name or "?" in name) and not is_url(name) and not os.path.exists(name):
         # Brackets alone make no pattern: "photo[1].jpg" is what browsers call a second download.
         matches = sorted(glob(name, recursive=True))
         if "**" in name:  # it matches the files in its folders itself
             matches = [match for match in matches if not os.path.isdir(match)]
-        found = chain.from_iterable(_below(match) if os.path.isdir(match) else [match] for match in matches)
+        found = chain.from_iterable(images_below(match) if os.path.isdir(match) else [match] for match in matches)
         found = (path for path in found if is_image(os.path.basename(path)))
     else:
         yield name
@@ -87,7 +101,45 @@ def _named(name: str) -> Iterator[str]:
     yield from found
 
 
-def _below(folder: str) -> Iterator[str]:
+def from_array(values: Array) -> Iterator[Image.Image]:
+    """The images of an array [H, W], [H, W, C], [C, H, W] or a batch of these: 8 bits, or floats between 0 and 1.
+
+    >>> [image] = from_array(np.full((2, 4, 3), 0.5))
+    >>> image.size, image.getpixel((0, 0))
+    ((4, 2), (128, 128, 128))
+    """
+    if values.ndim == 4:
+        for image in values:
+            yield from from_array(image)
+        return
+    if values.ndim == 3 and values.shape[2] not in _CHANNELS and values.shape[0] in _CHANNELS:
+        values = np.moveaxis(values, 0, -1)
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in _CHANNELS) or not values.size:
+        raise LabelwiseError(
+            f"an array of shape {list(values.shape)} is not an image; give [height, width], [height, width, 3] or "
+            "[3, height, width]"
+        )
+    pixels = _to_bytes(values)
+    yield Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+
+
+def _to_bytes(values: Array) -> NDArray[np.uint8]:
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values)
+    white = 1 if values.dtype.kind in "fb" else 65535 if values.dtype == np.uint16 else 255
+    if values.dtype.kind not in "fbiu":
+        raise LabelwiseError(f"an array of {values.dtype} is not an image; give 8-bit values, or floats from 0 to 1")
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= white):  # NaN included
+        raise LabelwiseError(
+            f"an image array of {values.dtype} must lie between 0 and {white}, this one has values from {low:g} to "
+            f"{high:g}; give the image before it is normalised"
+        )
+    return np.ascontiguousarray((values.astype(np.float64) * (255 / white)).round().astype(np.uint8))
+
+
+def images_below(folder: str | Path) -> Iterator[str]:
+    """The image files in a folder and in those below it, sorted."""
     return (os.path.join(parent, name) for parent, names in walk(folder) for name in filter(is_image, names))
 
 
@@ -120,6 +172,41 @@ def file_kind(name: str) -> FileKind | None:
     return "image" if is_image(base) else None
 
 
+def is_url(name: str) -> bool:
+    """
+    >>> is_url("https://example.org/a.jpg"), is_url("s3://bucket/a.jpg"), is_url("a.jpg")
+    (True, False, False)
+    """
+    return name.lower().startswith(("http://", "https://"))
+
+
+def fetch(url: str, *, max_bytes: int = MAX_URL_BYTES, seconds: float = URL_SECONDS) -> Encoded:
+    """Download an image. Whatever goes wrong is a `BadImageError`, so a bad address can be skipped like a bad file.
+
+    Args:
+        url: An http or https address.
+        max_bytes: Larger files are refused.
+        seconds: For the whole download.
+    """
+    end = time.monotonic() + seconds
+    data = bytearray()
+    try:
+        with urlopen(Request(url, headers={"User-Agent": "labelwise"}), timeout=seconds) as answer:
+            while chunk := answer.read(_CHUNK):
+                data += chunk
+                if len(data) > max_bytes:
+                    raise BadImageError(url, f"more than {max_bytes / 2**20:.0f} MB")
+                if time.monotonic() > end:
+                    raise TimeoutError
+    except HTTPError as error:
+        raise BadImageError(url, f"the server answers {error.code} {error.reason}") from None
+    except TimeoutError:
+        raise BadImageError(url, f"not downloaded within {seconds:g} s") from None
+    except (URLError, OSError, ValueError) as error:  # ValueError: not an address
+        raise BadImageError(url, f"cannot be downloaded: {getattr(error, 'reason', error)}") from None
+    return Encoded(url, bytes(data))
+
+
 def decode(source: FoundImage, min_side: int | None = None) -> Image.Image:
     """The image as upright 8-bit RGB; a URL is downloaded. `min_side`: see `load_image`."""
     if isinstance(source, str) and is_url(source):
@@ -138,6 +225,7 @@ def decode_many(
     sources: Iterable[_Source],
     transform: Callable[[Image.Image], _Decoded],
     *,
+    min_side: int | None = None,
     threads: int | None = None,
     ahead: int = 64,
 ) -> Generator[tuple[_Source, _Decoded | BadImageError]]:
@@ -145,8 +233,8 @@ def decode_many(
 
     Args:
         sources: What `find_images` yields. It is consumed as needed, so it may be endless.
-        transform: From the decoded image to the result. If it has an attribute `min_side`, that is the shorter side
-            it needs (see `load_image`).
+        transform: From the decoded image to the result.
+        min_side: The shorter side that it needs (see `load_image`). Default: its attribute `min_side`, if it has one.
         threads: Default: one per core.
         ahead: How many images are decoded before they are asked for, at most.
 
@@ -156,7 +244,7 @@ def decode_many(
     >>> [size for _, size in decode_many([Image.new("RGB", (4, 2))], lambda image: image.size)]
     [(4, 2)]
     """
-    min_side: int | None = getattr(transform, "min_side", None)
+    min_side = min_side or getattr(transform, "min_side", None)
 
     def result(source: _Source) -> _Decoded | BadImageError:
         try:
@@ -172,8 +260,7 @@ def decode_many(
             if len(waiting) == ahead:
                 first, future = waiting.popleft()
                 yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
+        for first, future in waiting:
             yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)

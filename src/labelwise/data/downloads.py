@@ -14,9 +14,11 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.files import atomic_write
@@ -124,13 +126,16 @@ def fetch_all(
 
 def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Path:
     """Download and verify a file. It gets its name only when its checksum is right."""
-    file, partial = folder / archive.name, folder / (archive.name + _PARTIAL)
+    file, draft = folder / archive.name, folder / (archive.name + _PARTIAL)
     is_new = not file.exists()
     if is_new:
-        _fetch_rest(archive, partial, progress)
-        if archive.md5:
-            _verify(archive, partial, progress)
-        os.replace(partial, file)
+        _fetch_rest(archive, draft, progress)
+        if archive.md5 and (found := _digest(draft, "md5", progress)) != archive.md5:
+            draft.unlink()  # resuming cannot repair it
+            raise LabelwiseError(
+                f"{archive.url}: checksum {found} is not the published {archive.md5}; the file was deleted, try again"
+            )
+        os.replace(draft, file)
     if not archive.md5:
         _compare_with_first_download(file, progress)
     elif not is_new and _digest(file, "md5", progress) != archive.md5:
@@ -138,8 +143,8 @@ def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Pat
     return file
 
 
-def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None:
-    have = partial.stat().st_size if partial.exists() else 0
+def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
+    have = draft.stat().st_size if draft.exists() else 0
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -148,7 +153,7 @@ def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None
             length = response.headers.get("Content-Length")
             total = have + int(length) if length else None
             with (
-                partial.open("ab" if have else "wb") as file,
+                draft.open("ab" if have else "wb") as file,
                 progress_of(f"Fetching {archive.name}", total, progress, done=have, unit="bytes") as advance,
             ):
                 while chunk := response.read(_CHUNK):
@@ -162,22 +167,13 @@ def _fetch_rest(archive: Archive, partial: Path, progress: ShowProgress) -> None
             return  # complete already; the checksum decides
         then = "try again later"
         if error.code in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND):
-            then = f"the server does not give it out any more; with a copy from elsewhere, save it as {partial.stem!r}"
+            then = f"the server does not give it out any more; with a copy from elsewhere, save it as {archive.name!r}"
         raise LabelwiseError(f"{archive.url} answers {error.code} {error.reason}; {then}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise LabelwiseError(
             f"{archive.url} was interrupted after {have:,} bytes ({reason}); try again to resume from there"
         ) from None
-
-
-def _verify(archive: Archive, partial: Path, progress: ShowProgress) -> None:
-    found = _digest(partial, "md5", progress)
-    if found != archive.md5:
-        partial.unlink()  # resuming cannot repair it
-        raise LabelwiseError(
-            f"{archive.url}: checksum {found} is not the published {archive.md5}; the file was deleted, try again"
-        )
 
 
 def _compare_with_first_download(file: Path, progress: ShowProgress) -> None:
@@ -210,40 +206,21 @@ def unpack(archive: Path, folder: Path, progress: ShowProgress = False) -> None:
     A member that would be written elsewhere, or that is neither a file nor a folder, is an error before anything is
     written.
     """
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as zipped:
-            members = [member for member in zipped.infolist() if not member.is_dir()]
-            for member in members:
-                _check_name(archive, member.filename)
-            for member in track(members, f"Unpacking {archive.name}", shown=progress, unit="files"):
-                with zipped.open(member) as content:
-                    _write(content, folder / member.filename)
-        return
-    with tarfile.open(archive) as tar:
-        entries = tar.getmembers()
-        for entry in entries:
-            _check_name(archive, entry.name)
-            if not (entry.isfile() or entry.isdir()):
-                raise LabelwiseError(
-                    f"{archive} holds {entry.name!r}, which is neither a file nor a folder; not unpacked"
-                )
-        for entry in track(entries, f"Unpacking {archive.name}", shown=progress, unit="files"):
-            if entry.isfile():
-                stream = tar.extractfile(entry)
-                assert stream is not None
-                with stream:
-                    _write(stream, folder / entry.name)
-
-
-def _check_name(archive: Path, name: str) -> None:
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
-        raise LabelwiseError(f"{archive} holds {name!r}, which would be written outside the folder; not unpacked")
-
-
-def _write(content: IO[bytes], target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + _PARTIAL)
-    with partial.open("wb") as file:
-        shutil.copyfileobj(content, file, _CHUNK)
-    os.replace(partial, target)
+    contents: dict[str, Callable[[], Any]]  # how each file is opened, by its name
+    with zipfile.ZipFile(archive) if archive.suffix == ".zip" else tarfile.open(archive) as opened:
+        if isinstance(opened, zipfile.ZipFile):
+            contents = {name: partial(opened.open, name) for name in opened.namelist() if not name.endswith("/")}
+        else:
+            contents = {entry.name: partial(opened.extractfile, entry) for entry in opened if not entry.isdir()}
+            special = next((entry.name for entry in opened if not (entry.isfile() or entry.isdir())), None)
+            if special is not None:
+                raise LabelwiseError(f"{archive} holds {special!r}, which is neither a file nor a folder; not unpacked")
+        for name in contents:
+            path = PurePosixPath(name.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+                raise LabelwiseError(f"{archive} holds {name!r}, which would be written elsewhere; not unpacked")
+        for name in track(contents, f"Unpacking {archive.name}", shown=progress, unit="files"):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contents[name]() as content, target.open("wb") as file:
+                shutil.copyfileobj(content, file, _CHUNK)

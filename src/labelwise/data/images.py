@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, missing_extra, one_line
 
 # Image formats only: Pillow would also open PostScript, by running Ghostscript on an untrusted file.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -35,6 +36,7 @@ UPRIGHT = {
 
 OnBadImage = Literal["error", "skip"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
+_NO_FILE = "no such file"
 _STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
 
@@ -66,11 +68,15 @@ class Encoded(NamedTuple):
 
 
 class BadImage(NamedTuple):
-    """A row of a table whose image cannot be decoded."""
+    """A row of a table whose image is missing or cannot be decoded."""
 
     row: int
     path: str
     reason: str
+
+    @property
+    def is_missing(self) -> bool:
+        return self.reason == _NO_FILE
 
 
 def is_image(name: str) -> bool:
@@ -119,7 +125,7 @@ def load_image(
     except BadImageError:
         raise
     except Exception as error:  # the decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
-        text = " ".join(str(error).split())
+        text = one_line(error)
         truncated = isinstance(error, EOFError) or "truncated" in text.lower()
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
 
@@ -134,7 +140,7 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
     try:
         return Encoded(name, Path(source).read_bytes())
     except FileNotFoundError:
-        raise BadImageError(name, "no such file") from None
+        raise BadImageError(name, _NO_FILE) from None
     except IsADirectoryError:
         raise BadImageError(name, "a folder, not a file") from None
     except OSError as error:
@@ -143,18 +149,11 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
 
 def as_rgb(image: Image.Image) -> Image.Image:
     """Turn an opened image upright and convert it to 8-bit RGB."""
-    return _to_rgb(_upright(image), image.format)
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # a damaged EXIF block must not cost us an image whose pixels are fine
-        return image
-    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
-
-
-def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
+    kind, orientation = image.format, None
+    with suppress(Exception):  # a damaged EXIF block must not cost us an image whose pixels are fine
+        orientation = image.getexif().get(ORIENTATION_TAG)
+    if orientation in UPRIGHT:
+        image = image.transpose(UPRIGHT[orientation])
     if image.mode == "F" or image.mode.startswith("I"):
         return _from_deep(image)
     if image.has_transparency_data:

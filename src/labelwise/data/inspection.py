@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
-from labelwise.core.errors import shortened
+from labelwise.core.errors import counted, shortened
 from labelwise.core.progress import ShowProgress, track
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
@@ -69,17 +69,18 @@ class Inspection:
     together: list[Pair]  # most often in the same image
     apart: list[Pair]  # least often, measured by what chance would give
     duplicates: list[DuplicateGroup]
-    broken: list[BadImage] | None  # None: not decoded
+    broken: list[BadImage] | None  # missing or not decodable; None: not decoded
 
     @property
     def problems(self) -> list[str]:
         """What to fix, worst first, one line each."""
-        return find_problems(self)
+        return list(_problems(self))
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {count}" for name, count in self.splits.items())
-        found = f"{len(self.problems)} problems" if self.problems else "no problems"
-        return f"<Inspection {self.source!r}: {self.images} images, {len(self.labels)} labels; {splits}; {found}>"
+        found = counted(len(self.problems), "problem", "problems") if self.problems else "no problems"
+        size = f"{counted(self.images, 'image', 'images')}, {counted(len(self.labels), 'label', 'labels')}"
+        return f"<Inspection {self.source!r}: {size}; {splits}; {found}>"
 
     def _repr_html_(self) -> str:
         problems = "".join(f"<li>{escape(problem)}</li>" for problem in self.problems)
@@ -119,14 +120,12 @@ def inspect(
         progress: Whether to show it, or a callback.
 
     >>> inspect(LabelTable.from_lists(["a.jpg", "b.jpg"], [["cat"], []], source="photos"), decode=False).problems[0]
-    '1 labels have fewer than 10 images (cat). Collect more, merge or drop them.'
+    '1 label has fewer than 10 images (cat). Collect more, merge or drop.'
     """
     table = as_table(data, check_files="no")
     positives, unknown = table.positives_per_label(), table.unknown_per_label()
     per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
-    counts = np.bincount(
-        np.repeat(np.arange(len(table)), np.diff(table.indptr))[table.values == PRESENT], minlength=len(table)
-    )  # [M]
+    counts = table.labels_per_image()  # [M]
     together, apart = _pairs(table, positives, pairs)
     some = positives[positives > 0]
     return Inspection(
@@ -145,56 +144,72 @@ def inspect(
         unknown_share=float(unknown.sum() / max(1, len(table) * len(table.labels))),
         together=together,
         apart=apart,
-        duplicates=_duplicates(table, progress),
-        broken=_broken(table, progress) if decode else None,
+        duplicates=[
+            DuplicateGroup(
+                [table.images[row] for row in rows],
+                [table.splits[row] for row in rows],
+                conflict=bool((np.ptp(table.targets(rows), axis=0) > 0).any()),
+            )
+            for rows in duplicate_groups(table.images, progress)
+        ],
+        broken=_bad_images(table, progress) if decode else None,
     )
 
 
-def find_problems(report: Inspection) -> list[str]:
-    """What to fix, worst first, one line each."""
-    found = []
-    if not report.labels:
-        found.append("There are no labels: every image has an empty list.")
-    if report.broken:
-        found.append(
-            f"{len(report.broken)} images cannot be decoded, the first: {report.broken[0].path} "
-            f"({report.broken[0].reason}). Replace them, or train with bad images skipped."
-        )
+def _bad_images(table: LabelTable, progress: ShowProgress) -> list[BadImage]:
+    images = track(table.images, "Decoding images", shown=progress)
+    # Every file is read whole, but few pixels are computed and none is kept.
+    decoded = decode_many(images, lambda image: None, min_side=64)
+    return [BadImage(row, error.path, error.reason) for row, (_, error) in enumerate(decoded) if error is not None]
+
+
+def _problems(report: Inspection) -> Iterator[str]:
+    labels, bad = report.labels, report.broken or []
+    missing, undecodable = [one for one in bad if one.is_missing], [one for one in bad if not one.is_missing]
     across = [group for group in report.duplicates if len(set(group.splits)) > 1]
-    if across:
-        found.append(
-            f"{len(across)} images are in several splits ({', '.join(across[0].images[:2])}): the model is tested on "
-            "what it was trained on. Delete the copies, or make new splits with: labelwise data split"
-        )
     conflicts = [group for group in report.duplicates if group.conflict]
+    copies = [group for group in report.duplicates if len(set(group.splits)) == 1 and not group.conflict]
+    never = [count.label for count in labels if not count.present]
+    rare = [count.label for count in labels if 0 < count.present < FEW]
+    if not labels:
+        yield "There are no labels: every image has an empty list."
+    if missing:
+        found = counted(len(missing), "image is", "images are")
+        yield f"{found} missing, the first: {missing[0].path}. Fetch what is missing, or correct the paths."
+    if undecodable:
+        found, first = counted(len(undecodable), "image", "images"), undecodable[0]
+        yield (
+            f"{found} cannot be decoded, the first: {first.path} ({first.reason}). Replace what is broken, or train "
+            "with bad images skipped."
+        )
+    if across:
+        found = counted(len(across), "image is", "images are")
+        yield (
+            f"{found} in several splits ({', '.join(across[0].images[:2])}): the model is tested on what it was "
+            "trained on. Delete the copies, or make new splits with: labelwise data split"
+        )
     if conflicts:
-        found.append(
-            f"{len(conflicts)} images occur again with different labels ({', '.join(conflicts[0].images[:2])}). "
-            "Correct them."
-        )
-    copies = len(report.duplicates) - len(set(map(id, across)) | set(map(id, conflicts)))
+        found = counted(len(conflicts), "image occurs", "images occur")
+        yield f"{found} again with different labels ({', '.join(conflicts[0].images[:2])}). Correct the labels."
     if copies:
-        found.append(f"{copies} images occur more than once in one split, with the same labels: they count more often.")
-    empty = [count.label for count in report.labels if not count.present]
-    if empty:
-        found.append(
-            f"{len(empty)} labels have no image ({shortened(empty)}). Remove them: they cannot be learned or measured."
-        )
-    few = [count.label for count in report.labels if 0 < count.present < FEW]
-    if few:
-        found.append(
-            f"{len(few)} labels have fewer than {FEW} images ({shortened(few)}). Collect more, merge or drop them."
-        )
-    for split in (name for name in report.splits if name):
-        missing = [count.label for count in report.labels if count.present and not count.per_split[split]]
-        if missing:
-            found.append(f"{len(missing)} labels have no image in the split {split!r} ({shortened(missing)}).")
-    bare = report.images_by_label_count.get(0, 0)
-    if bare:
-        found.append(f"{bare} images have no label. If nobody labelled them, remove them or mark their labels unknown.")
+        found = counted(len(copies), "image occurs", "images occur")
+        yield f"{found} more than once in one split, with the same labels: copies count more often."
+    if never:
+        found = counted(len(never), "label has", "labels have")
+        yield f"{found} no image ({shortened(never)}). Remove what cannot be learned or measured."
+    if rare:
+        found = counted(len(rare), "label has", "labels have")
+        yield f"{found} fewer than {FEW} images ({shortened(rare)}). Collect more, merge or drop."
+    for split in filter(None, report.splits):
+        unseen = [count.label for count in labels if count.present and not count.per_split[split]]
+        if unseen:
+            found = counted(len(unseen), "label has", "labels have")
+            yield f"{found} no image in the split {split!r} ({shortened(unseen)})."
+    if bare := report.images_by_label_count.get(0, 0):
+        found = counted(bare, "image has", "images have")
+        yield f"{found} no label. Remove what nobody has labelled, or mark its labels unknown."
     if not any(report.splits):
-        found.append("There are no splits. Make them with: labelwise data split")
-    return found
+        yield "There are no splits. Make them with: labelwise data split"
 
 
 # ---- co-occurrence
@@ -230,35 +245,3 @@ def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pa
     together = [pair(index) for index in np.argsort(-surprise, kind="stable")[:most].tolist() if surprise[index] > 0]
     apart = [pair(index) for index in np.argsort(surprise, kind="stable")[:most].tolist() if surprise[index] < 0]
     return together, apart
-
-
-# ---- files
-
-
-def _duplicates(table: LabelTable, progress: ShowProgress) -> list[DuplicateGroup]:
-    return [
-        DuplicateGroup(
-            [table.images[row] for row in rows],
-            [table.splits[row] for row in rows],
-            conflict=bool((np.ptp(table.targets(rows), axis=0) > 0).any()),
-        )
-        for rows in duplicate_groups(table.images, progress)
-    ]
-
-
-def _broken(table: LabelTable, progress: ShowProgress) -> list[BadImage]:
-    images = (table.images[row] for row in track(range(len(table)), "Decoding images", shown=progress))
-    return [
-        BadImage(row, error.path, error.reason)
-        for row, (_, error) in enumerate(decode_many(images, _Decodable()))
-        if error is not None
-    ]
-
-
-class _Decodable:
-    """Reads the whole file, but computes few pixels and keeps none."""
-
-    min_side = 64
-
-    def __call__(self, image: Image.Image) -> None:
-        return None

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
+from labelwise.data.readers.base import read_lines
 from labelwise.data.table import LabelTable
 
 FROM_DATA: Literal["data"] = "data"
@@ -21,15 +22,11 @@ def label_list(text: str) -> tuple[str, ...]:
     ('bus', 'dining table')
     """
     path = Path(text).expanduser()
-    if not path.is_file():
-        if path.suffix == ".txt" or len(path.parts) > 1:
-            raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label per line")
-        return tuple(name.strip() for name in text.split(",") if name.strip())
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabelwiseError(f"cannot read the list of labels {text!r}: {error}") from None
-    return tuple(line.strip() for line in lines if line.strip())
+    if path.is_file():
+        return tuple(read_lines(path))
+    if path.suffix == ".txt" or len(path.parts) > 1:
+        raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label per line")
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _read(value: Any) -> Any:
@@ -55,17 +52,14 @@ def unseen_labels(table: LabelTable, unseen: Sequence[str] | Literal["data"]) ->
                 "for other data, give their names or a file"
             )
         return table.label_sets["unseen"]
-    known = set(table.labels)
-    for name in unseen:
-        if name not in known:
-            raise unknown_name(f"label of {table.source}", name, table.labels)
+    if missing := labels_not_in(table.labels, unseen):
+        raise unknown_name("label", missing[0], table.labels, table.source)
     return tuple(unseen)
 
 
 def seen_labels(table: LabelTable, unseen: Sequence[str]) -> tuple[str, ...]:
     """All other labels of the table, in its order."""
-    hidden = set(unseen)
-    seen = tuple(name for name in table.labels if name not in hidden)
+    seen = tuple(labels_not_in(unseen, table.labels))
     if not seen:
         raise LabelwiseError(
             f"{table.source}: all {len(table.labels)} labels are unseen; nothing is left to learn from"
@@ -94,7 +88,7 @@ def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool
         )
     if extra and not ignore_extra:
         raise LabelwiseError(
-            f"{source} has {len(extra)} label{'s' * (len(extra) > 1)} that the model does not know: {_listed(extra)}; "
+            f"{source} has {counted(len(extra), 'label', 'labels')} that the model does not know: {_listed(extra)}; "
             "correct the names, or ignore them",
             options={"ignore_extra_labels": True},
         )

@@ -5,20 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, missing_extra, shortened, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.core.files import atomic_write
-from labelwise.data.readers.manifest import LABEL_COLUMNS, SPLIT_COLUMNS, plain_column
+from labelwise.data.readers.manifest import LABEL_COLUMNS, MANIFEST_KINDS, SPLIT_COLUMNS, plain_column
+from labelwise.data.readers.records import require_pyarrow
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
 
 _NO_LABELS = {"image", *SPLIT_COLUMNS, *LABEL_COLUMNS}  # what a reader takes a column of this name for
-MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
 
 
 def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False) -> None:
@@ -40,29 +40,20 @@ def write_manifest(table: LabelTable, path: str | Path, *, columns: bool = False
     kind = file.suffix.lower().removeprefix(".")
     if kind not in MANIFEST_KINDS:
         raise unknown_name("kind of manifest", kind, MANIFEST_KINDS)
-    rows = (
-        _column_rows(table, file.parent) if columns else _name_rows(table, file.parent, as_text=kind in ("csv", "tsv"))
-    )
+    rows = _rows(table, file.parent, columns, as_text=kind in ("csv", "tsv"))
     try:
-        if kind == "parquet":
-            atomic_write(file, lambda draft: _write_parquet(rows, draft))
-        else:
-            atomic_write(file, lambda draft: _write_text(rows, draft, kind))
+        atomic_write(file, lambda draft: _write(rows, draft, kind))
     except UnicodeEncodeError as error:
         name = error.object[max(0, error.start - 60) : error.end + 20].splitlines()[-1]
         raise LabelwiseError(f"a manifest is UTF-8, and this file name is not: {name!r}; rename the file") from None
 
 
-def lost_labels(table: LabelTable) -> list[str]:
-    """The labels that a column of names cannot keep: they are neither present nor unknown in any image."""
-    seen = table.positives_per_label() + table.unknown_per_label()
-    return [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
-
-
-def lost_label_notes(table: LabelTable, fix: str = "") -> list[str]:
-    """The note about them, if there are any."""
-    lost = lost_labels(table)
-    return [f"{len(lost)} labels that no image has are gone ({shortened(lost)}){fix}"] if lost else []
+def lost_label_notes(table: LabelTable, fix: str = "", keeps_unknown: bool = True) -> list[str]:
+    """A note about labels that lists of names cannot keep: they are neither present nor unknown in any image."""
+    seen = table.positives_per_label() + (table.unknown_per_label() if keeps_unknown else 0)
+    lost = [name for name, count in zip(table.labels, seen.tolist(), strict=True) if not count]
+    found = counted(len(lost), "label that no image has is", "labels that no image has are")
+    return [f"{found} gone ({shortened(lost)}){fix}"] if lost else []
 
 
 def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
@@ -88,22 +79,24 @@ def _real_folder(folder: str) -> tuple[str, bool]:
     return real, real != folder
 
 
-def _image_cells(table: LabelTable, row: int, folder: Path) -> dict[str, Any]:
-    cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
-    if table.split_names != ("",):
-        cells["split"] = table.splits[row]
-    return cells
-
-
-def _name_rows(table: LabelTable, folder: Path, as_text: bool) -> Iterator[dict[str, Any]]:
-    has_unknown = bool(table.unknown_per_label().any())
-    plain = as_text and _names_are_plain(table)
+def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iterator[dict[str, Any]]:
+    """The cells of each image, by their columns."""
+    taken = next((name for name in table.labels if plain_column(name) in _NO_LABELS), None)
+    if columns and taken is not None:
+        raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
+    has_splits, has_unknown = table.split_names != ("",), bool(table.unknown_per_label().any())
+    listed: Callable[[list[str]], object] = list  # what is written for a list of names
+    if as_text and not columns:
+        listed = "|".join if _names_are_plain(table) else json.dumps
     for row in range(len(table)):
+        cells: dict[str, Any] = {"image": relative_path(table.images[row], folder)}
+        if has_splits:
+            cells["split"] = table.splits[row]
+        if columns:
+            yield cells | dict(zip(table.labels, table.target(row).tolist(), strict=True))
+            continue
         present, unknown = row_names(table, row)
-        cells = {"labels": present, "unknown": unknown} if has_unknown else {"labels": present}
-        if as_text:
-            cells = {key: "|".join(names) if plain else json.dumps(names) for key, names in cells.items()}  # type: ignore[misc]
-        yield _image_cells(table, row, folder) | cells
+        yield cells | {"labels": listed(present)} | ({"unknown": listed(unknown)} if has_unknown else {})
 
 
 def _names_are_plain(table: LabelTable) -> bool:
@@ -113,31 +106,17 @@ def _names_are_plain(table: LabelTable) -> bool:
     return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
 
 
-def _column_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
-    taken = next((name for name in table.labels if plain_column(name) in _NO_LABELS), None)
-    if taken is not None:
-        raise LabelwiseError(f"a label is called {taken!r} like a column of the manifest; write names, not columns")
-    for row in range(len(table)):
-        yield _image_cells(table, row, folder) | dict(zip(table.labels, table.target(row).tolist(), strict=True))
-
-
-def _write_text(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+def _write(rows: Iterator[dict[str, Any]], path: Path, kind: str) -> None:
+    if kind == "parquet":
+        pyarrow = require_pyarrow()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+        return
     with path.open("w", newline="", encoding="utf-8") as file:
         if kind == "jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        writer = None
-        for row in rows:
-            if writer is None:
+        for number, row in enumerate(rows):
+            if number == 0:
                 writer = csv.DictWriter(file, list(row), delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
                 writer.writeheader()
             writer.writerow(row)
-
-
-def _write_parquet(rows: Iterator[dict[str, Any]], path: Path) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise missing_extra("pyarrow", "parquet") from None
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)

@@ -88,17 +88,12 @@ def fit_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
         width, height = (max(1, int(size * side / longer)) for side in image.size)
         return pad_to_square(_resized(image, width, height, method))
     if longer > _STRIP * shorter:  # the ends are cropped anyway, and to enlarge them may take gigabytes
-        image = _middle(image, _STRIP * shorter)
+        width, height = (min(side, _STRIP * shorter) for side in image.size)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
     width, height = (int(preprocessing.shorter_side * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return _resized(image, width, height, method).crop((left, top, left + size, top + size))
-
-
-def _middle(image: Image.Image, longest: int) -> Image.Image:
-    """The middle of an image, at most `longest` long."""
-    width, height = (min(side, longest) for side in image.size)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
 
 
 def pad_to_square(image: Image.Image) -> Image.Image:

@@ -96,6 +96,8 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     given = parse_options(format.options, {**source.options, **options}, f"format {format.name!r}")
     try:
         table = format.read(path, given, labels)
+    except FileNotFoundError as error:
+        raise LabelwiseError(f"{error.filename or error} is missing") from None
     except (OSError, UnicodeDecodeError) as error:  # a folder where a file is needed, no permission, not text, ...
         raise LabelwiseError(f"cannot read {path} as {format.name}: {error}") from None
     table = replace(table, source=table.source or source.path)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.core.progress import ShowProgress, track
@@ -112,20 +112,19 @@ def _units(splits: list[str], groups: Sequence[Sequence[int]]) -> list[list[int]
 def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[str, float], seed: int) -> list[str]:
     """The split of each unit. Rare labels are dealt out first, each image to the split that lacks its label most."""
     rng = np.random.default_rng(seed)
-    names = list(fractions)
-    shares = np.array([fractions[name] for name in names])
+    names, shares = list(fractions), np.array(list(fractions.values()))
     sizes = np.array([len(unit) for unit in units])
-    columns = [_present_columns(table, unit) for unit in units]  # with repeats: a unit may hold several images
+    columns = [np.nonzero(table.targets(unit) == PRESENT)[1] for unit in units]  # with repeats: of several images
     members: list[list[int]] = [[] for _ in table.labels]
     for unit in rng.permutation(len(units)).tolist():
         for column in np.unique(columns[unit]).tolist():
             members[column].append(unit)
     remaining = np.bincount(np.concatenate([np.empty(0, np.int64), *columns]), minlength=len(table.labels))  # [N]
     wanted_images = shares * float(sizes.sum())  # [S]
-    wanted: npt.NDArray[np.float64] = shares[:, None] * remaining  # [S, N]
+    wanted: Doubles = shares[:, None] * remaining  # [S, N]
     assigned = np.full(len(units), -1)
 
-    def assign(unit: int, lack: npt.NDArray[np.float64]) -> None:
+    def assign(unit: int, lack: Doubles) -> None:
         open_splits = np.flatnonzero(wanted_images > 1e-9)  # unlike the paper: sizes come out as asked, too
         best = open_splits[lack[open_splits] >= lack[open_splits].max() - 1e-9]
         best = best[wanted_images[best] >= wanted_images[best].max() - 1e-9]
@@ -143,11 +142,6 @@ def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[st
     for unit in rng.permutation(np.flatnonzero(assigned < 0)).tolist():  # images without any label
         assign(unit, wanted_images)
     return [names[split] for split in assigned]
-
-
-def _present_columns(table: LabelTable, rows: Sequence[int]) -> npt.NDArray[np.int64]:
-    parts = [slice(table.indptr[row], table.indptr[row + 1]) for row in rows]
-    return np.concatenate([table.columns[part][table.values[part] == PRESENT] for part in parts]).astype(np.int64)
 
 
 def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:

@@ -14,31 +14,34 @@ import random
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
+from labelwise.core.errors import LabelwiseError, missing_extra, one_line, unknown_name
 from labelwise.data.images import is_image
 from labelwise.data.readers.base import read_lines
-from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS
+from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS, find_column
 from labelwise.data.table import canonical_split
 
 _GZIP = b"\x1f\x8b"  # how its files begin
 _CHUNK = 1 << 20
+_MEMBER = re.compile(r"((?:.*/)?[^/.]+)\.?([^/]*)", re.DOTALL)  # key and suffix of a file that is not hidden
+
+Labels = list[str | int]  # names, or numbers from 0
 
 
 class RawSample(NamedTuple):
-    """One image of a stream, not yet decoded; labels are names, or numbers from 0."""
+    """One image of a stream, not yet decoded."""
 
     key: str
     image: bytes
-    present: list[str | int]
-    unknown: list[str | int]
+    present: Labels
+    unknown: Labels
 
 
 @dataclass(frozen=True)
@@ -160,61 +163,43 @@ def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
 
 def _grouped(shard: str, archive: tarfile.TarFile) -> Iterator[RawSample]:
     """Files that follow each other and have the same name up to the first dot are one sample."""
-    key, files = "", dict[str, bytes]()
-    for member in archive:
-        folder, _, name = member.name.rpartition("/")
-        if not member.isfile() or name.startswith("."):
-            continue
-        stem, _, suffix = name.partition(".")
-        member_key = f"{folder}/{stem}" if folder else stem
-        if member_key != key:
-            if files:
-                yield _raw_sample(shard, key, files)
-            key, files = member_key, {}
-        content: IO[bytes] | None = archive.extractfile(member)
-        files[suffix.lower()] = content.read() if content else b""
-    if files:
-        yield _raw_sample(shard, key, files)
+    named = ((_MEMBER.fullmatch(member.name), member) for member in archive if member.isfile())
+    files = ((match[1], match[2].lower(), member) for match, member in named if match)  # key, suffix, file
+    for key, group in groupby(files, key=lambda file: file[0]):
+        # mypy cannot know that all of them are files, which have content
+        yield _raw_sample(shard, key, {suffix: archive.extractfile(member).read() for _, suffix, member in group})  # type: ignore[union-attr]
 
 
 def _raw_sample(shard: str, key: str, files: dict[str, bytes]) -> RawSample:
     image = next((content for suffix, content in files.items() if is_image(f"x.{suffix}")), None)
     if image is None:
         raise LabelwiseError(f"{shard}: sample {key!r} has no image, only {', '.join('.' + s for s in files)}")
+    text = files.get("cls", files.get("txt"))
     if "json" in files:
-        present, unknown = _labels_in_json(shard, key, files["json"])
-    elif "cls" in files or "txt" in files:
-        text = files.get("cls", files.get("txt", b"")).decode("utf-8", "replace")
-        present, unknown = [_name_or_number(part) for part in re.split(r"[\n|;,]", text) if part.strip()], []
+        labels = _labels_in_json(files["json"], f"{shard}: the .json of sample {key!r}")
+    elif text is not None:
+        parts = [part.strip() for part in re.split(r"[\n|;,]", text.decode("utf-8", "replace"))]
+        labels = [int(part) if part.isdecimal() else part for part in parts if part], []
     else:
         raise LabelwiseError(f"{shard}: sample {key!r} has no labels: looked for .json, .cls and .txt")
-    return RawSample(f"{shard}/{key}", image, present, unknown)
+    return RawSample(f"{shard}/{key}", image, *labels)
 
 
-def _name_or_number(text: str) -> str | int:
-    return int(text) if text.strip().isdecimal() else text.strip()
-
-
-def _labels_in_json(shard: str, key: str, content: bytes) -> tuple[list[str | int], list[str | int]]:
+def _labels_in_json(content: bytes, where: str) -> tuple[Labels, Labels]:
     """A list, or an object with `labels` (or `tags`, `label`, ...) and perhaps `unknown`."""
     try:
         value: Any = json.loads(content)
     except ValueError as error:
-        raise LabelwiseError(f"{shard}: the .json of sample {key!r} is not JSON ({error})") from None
-    if isinstance(value, dict):
-        name = next((name for name in LABEL_COLUMNS if name in value), None)
-        if name is None:
-            raise LabelwiseError(f"{shard}: the .json of sample {key!r} has no 'labels', only {', '.join(value)}")
-        unknown = next((value[column] for column in UNKNOWN_COLUMNS if column in value), None)
-    else:
-        unknown, value, name = None, {"labels": value}, "labels"
-    try:
-        return as_list(value[name]), as_list(unknown)
-    except LabelwiseError as error:
-        raise LabelwiseError(f"{shard}: the .json of sample {key!r}: {error}") from None
+        raise LabelwiseError(f"{where} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        value = {"labels": value}
+    name, unknown = find_column(value, LABEL_COLUMNS), find_column(value, UNKNOWN_COLUMNS)
+    if name is None:
+        raise LabelwiseError(f"{where} has no 'labels', only {', '.join(value)}")
+    return as_list(value[name], where), as_list(value.get(unknown), where)
 
 
-def as_list(value: Any) -> list[str | int]:
+def as_list(value: Any, where: str = "") -> Labels:
     """One label or several; None is no label.
 
     >>> as_list("cat"), as_list([0, 2]), as_list(None)
@@ -223,9 +208,9 @@ def as_list(value: Any) -> list[str | int]:
     if value is None:
         return []
     labels = list(value) if isinstance(value, list | tuple) else [value]
-    odd = [label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)]
-    if odd:
-        raise LabelwiseError(f"labels are names, or numbers from 0, not {odd[0]!r}")
+    for label in labels:
+        if not isinstance(label, str | int) or isinstance(label, bool):
+            raise LabelwiseError(f"{where}: labels are names, or numbers from 0, not {label!r}")
     return labels
 
 
@@ -246,8 +231,9 @@ class HuggingFaceStream:
             raise LabelwiseError(f"hf:{name} does not say which columns it has")
         self._image = _column(name, "image", image_column, IMAGE_COLUMNS, features)
         self._label = _column(name, "label", label_column, LABEL_COLUMNS, features)
-        self._unknown = next((column for column in UNKNOWN_COLUMNS if column in features), None)
-        self.labels = _class_names(features[self._label])
+        self._unknown = find_column(features, UNKNOWN_COLUMNS)
+        label = features[self._label]  # a ClassLabel, or a list of them, has names; plain strings have not
+        self.labels = tuple(getattr(getattr(label, "feature", label), "names", None) or ()) or None
         if type(features[self._image]).__name__ == "Image":
             # Bytes, not decoded images: our own decoder treats every source in the same way.
             self._rows = self._rows.cast_column(self._image, type(features[self._image])(decode=False))
@@ -270,12 +256,12 @@ class HuggingFaceStream:
             image, path = image.get("bytes"), image.get("path")
         elif isinstance(image, str):
             image, path = None, image
-        name = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or number)
+        key = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or number)
         return RawSample(
-            f"{self.name}/{name}",
+            f"{self.name}/{key}",
             image if image is not None else Path(str(path)).read_bytes(),
-            as_list(row[self._label]),
-            as_list(row[self._unknown]) if self._unknown else [],
+            as_list(row[self._label], f"{self.name}/{key}"),
+            as_list(row.get(self._unknown or ""), f"{self.name}/{key}"),
         )
 
 
@@ -287,31 +273,25 @@ def _open(name: str, split: str) -> Any:
     if (Path(name) / "dataset_dict.json").is_file() or (Path(name) / "state.json").is_file():
         saved = datasets.load_from_disk(name)
         if isinstance(saved, datasets.DatasetDict):
-            saved = _choose(name, split, saved, list(saved))
+            saved = _choose(name, split, saved)
         return saved.to_iterable_dataset(num_shards=min(_LOCAL_SHARDS, len(saved)))
     try:
         splits = datasets.load_dataset(name, streaming=True)
     except Exception as error:  # the hub, the network and the builders raise their own classes
-        raise LabelwiseError(f"cannot open hf:{name} ({' '.join(str(error).split())})") from error
-    return _choose(name, split, splits, list(splits))
+        raise LabelwiseError(f"cannot open hf:{name} ({one_line(error)})") from error
+    return _choose(name, split, splits)
 
 
-def _choose(name: str, split: str, splits: Any, names: list[str]) -> Any:
+def _choose(name: str, split: str, splits: Mapping[str, Any]) -> Any:
     """The split, whatever it is called there: val finds `validation`."""
-    for there in names:
+    for there in splits:
         if canonical_split(there) == canonical_split(split):
             return splits[there]
-    raise unknown_name(f"split of hf:{name}", split, names)
+    raise unknown_name("split", split, splits, f"hf:{name}")
 
 
 def _column(name: str, what: str, given: str | None, usual: tuple[str, ...], features: Any) -> str:
-    found = given or next((column for column in usual if column in features), None)
+    found = given or find_column(features, usual)
     if found is None or found not in features:
         raise LabelwiseError(f"hf:{name} has no {what} column: it has {', '.join(features)}; add {what}_column=")
     return found
-
-
-def _class_names(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ClassLabel, or of a list of them; None for plain strings."""
-    names = getattr(getattr(feature, "feature", feature), "names", None)
-    return tuple(names) if names else None

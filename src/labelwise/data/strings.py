@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
-import numpy.typing as npt
+
+from labelwise.core.arrays import Ints, row_pointers
 
 _TAKE_BLOCK = 100_000  # rows gathered at once: bounds the index array that `take` needs
 
@@ -71,10 +72,10 @@ class PackedStrings(_StringColumn):
         start, end = self._offsets[index : index + 2]
         return self._buffer[start:end].tobytes().decode("utf-8", "surrogateescape")
 
-    def take(self, rows: npt.NDArray[np.int64]) -> PackedStrings:
+    def take(self, rows: Ints) -> PackedStrings:
         """The strings of `rows`, packed again."""
         lengths = self._offsets[rows + 1] - self._offsets[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = row_pointers(lengths)
         buffer = np.empty(offsets[-1], np.uint8)
         for first in range(0, len(rows), _TAKE_BLOCK):
             block = slice(first, first + _TAKE_BLOCK)
@@ -104,12 +105,12 @@ class CodedStrings(_StringColumn):
     def _get(self, index: int) -> str:
         return self.names[int(self.codes[index])]
 
-    def rows(self, names: Iterable[str]) -> npt.NDArray[np.int64]:
+    def rows(self, names: Iterable[str]) -> Ints:
         """The rows that hold one of `names`, in order."""
         wanted = [self.names.index(name) for name in names if name in self.names]
         return np.flatnonzero(np.isin(self.codes, np.array(wanted, np.int16)))
 
-    def take(self, rows: npt.NDArray[np.int64]) -> CodedStrings:
+    def take(self, rows: Ints) -> CodedStrings:
         taken = CodedStrings(())
         codes = self.codes[rows]
         used = np.unique(codes)  # names no row has any more are dropped; the order stays

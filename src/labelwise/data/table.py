@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.arrays import Columns, Ints, Mask, Targets, row_pointers
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.strings import CodedStrings, PackedStrings
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 PRESENT, ABSENT, UNKNOWN = 1, 0, -1
+VALUES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 
 _ROWS_SHOWN = 10  # in a notebook
 _SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
@@ -59,16 +63,16 @@ class LabelTable:
     """
 
     labels: tuple[str, ...]
-    images: Sequence[str]
-    splits: Sequence[str]
-    indptr: npt.NDArray[np.int64]
-    columns: npt.NDArray[np.int32]
-    values: npt.NDArray[np.int8]
+    images: PackedStrings  # any strings are packed
+    splits: CodedStrings  # any strings are coded
+    indptr: Ints
+    columns: Columns
+    values: Targets
     fill: int = ABSENT
     source: str = ""
     single_label: bool = False
     label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lines: npt.NDArray[np.int64] | None = None
+    lines: Ints | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("columns", np.int32), ("values", np.int8)):
@@ -77,14 +81,11 @@ class LabelTable:
         if not isinstance(self.images, PackedStrings):
             object.__setattr__(self, "images", PackedStrings(self.images))
         if not isinstance(self.splits, CodedStrings):
-            object.__setattr__(self, "splits", CodedStrings(canonical_split(name) for name in self.splits))
+            object.__setattr__(self, "splits", _coded(self.splits))
         self._check()
 
     def _check(self) -> None:
-        repeated = repeated_name(self.labels)
-        if repeated is not None:
-            where = f"{self.source}: " if self.source else ""
-            raise LabelwiseError(f"{where}label {repeated!r} is listed twice; label names must be unique")
+        check_unique(self.labels, f"{self.source}: " if self.source else "")
         if len(self.splits) != len(self) or len(self.indptr) != len(self) + 1:
             raise ValueError(f"{len(self)} images, {len(self.splits)} splits, {len(self.indptr)} row pointers")
         if len(self.columns) != self.indptr[-1] or len(self.values) != self.indptr[-1]:
@@ -100,13 +101,12 @@ class LabelTable:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {len(self.rows(name))}" for name in self.split_names)
         source = f" {self.source!r}" if self.source else ""
-        return f"<LabelTable{source}: {len(self)} images, {len(self.labels)} labels; {splits}>"
+        size = f"{counted(len(self), 'image', 'images')}, {counted(len(self.labels), 'label', 'labels')}"
+        return f"<LabelTable{source}: {size}; {splits}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (self.images[row], self.splits[row], ", ".join(self.present(row)))
-            for row in range(min(len(self), _ROWS_SHOWN))
-        ]
+        shown = range(min(len(self), _ROWS_SHOWN))
+        rows = [(self.images[row], self.splits[row], ", ".join(self.present(row))) for row in shown]
         return html_table(["image", "split", "labels"], rows, caption=repr(self))
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -122,14 +122,14 @@ class LabelTable:
 
     # ---- values
 
-    def target(self, row: int) -> npt.NDArray[np.int8]:
+    def target(self, row: int) -> Targets:
         """The values of one image, [N]."""
         values = np.full(len(self.labels), self.fill, np.int8)
         entries = self._entries(row)
         values[self.columns[entries]] = self.values[entries]
         return values
 
-    def targets(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
+    def targets(self, rows: ArrayLike | None = None) -> Targets:
         """The values of `rows` (default: all images) as a dense array, [m, N]: m x N bytes."""
         chosen = np.arange(len(self)) if rows is None else self._row_numbers(rows)
         indptr, entries = self._entries_of(chosen)
@@ -137,19 +137,23 @@ class LabelTable:
         dense[np.repeat(np.arange(len(chosen)), np.diff(indptr)), self.columns[entries]] = self.values[entries]
         return dense
 
-    def positives_per_label(self) -> npt.NDArray[np.int64]:
+    def positives_per_label(self) -> Ints:
         """In how many images each label is present, [N]."""
         return self._count(self.values == PRESENT)
 
-    def unknown_per_label(self) -> npt.NDArray[np.int64]:
+    def unknown_per_label(self) -> Ints:
         """In how many images each label is unknown, [N]."""
         if self.fill == UNKNOWN:
             return len(self) - self._count(self.values != UNKNOWN)
         return self._count(self.values == UNKNOWN)
 
-    def has_positive(self) -> npt.NDArray[np.bool_]:
+    def labels_per_image(self) -> Ints:
+        """How many labels are present in each image, [M]."""
+        return np.bincount(self._row_of_entry()[self.values == PRESENT], minlength=len(self))
+
+    def has_positive(self) -> Mask:
         """Which images have any label present, [M]."""
-        return np.bincount(self._row_of_entry()[self.values == PRESENT], minlength=len(self)) > 0
+        return self.labels_per_image() > 0
 
     def present(self, row: int) -> list[str]:
         """The names of the labels present in one image."""
@@ -165,34 +169,33 @@ class LabelTable:
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits there are: train, val, test first, then the others as they appear; "" for images without one."""
-        names = self._coded_splits.names
+        names = self.splits.names
         usual = tuple(name for name in ("train", "val", "test") if name in names)
         return usual + tuple(name for name in names if name not in usual)
 
-    def rows(self, split: str) -> npt.NDArray[np.int64]:
+    def rows(self, split: str) -> Ints:
         """The rows of a split, or of several: `train`, `train+val`, `trainval`."""
         parts = split.split("+")
         if split not in self.split_names and split.lower() == "trainval":
             parts = ["train", "val"]
         names = [canonical_split(part) for part in parts]
         for name in names:
+            if name not in self.split_names and not any(self.split_names):
+                raise LabelwiseError(
+                    f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
+                )
             if name not in self.split_names:
-                named = [known for known in self.split_names if known]
-                if not named:
-                    raise LabelwiseError(
-                        f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
-                    )
-                raise unknown_name(f"split of {self.source}", name, named)
-        return self._coded_splits.rows(names)
+                raise unknown_name("split", name, filter(None, self.split_names), self.source)
+        return self.splits.rows(names)
 
-    def select(self, which: str | npt.ArrayLike) -> Self:
+    def select(self, which: str | ArrayLike) -> Self:
         """The images of a split (by name, see `rows`), of row indices (in their order), or of a boolean mask [M]."""
         rows = self.rows(which) if isinstance(which, str) else self._row_numbers(which)
         indptr, entries = self._entries_of(rows)
         return replace(
             self,
-            images=self._packed_images.take(rows),
-            splits=self._coded_splits.take(rows),
+            images=self.images.take(rows),
+            splits=self.splits.take(rows),
             indptr=indptr,
             columns=self.columns[entries],
             values=self.values[entries],
@@ -205,18 +208,16 @@ class LabelTable:
 
     def with_splits(self, splits: Sequence[str]) -> Self:
         """The same images with other split names, one per image."""
-        return replace(self, splits=list(splits))
+        return replace(self, splits=_coded(splits))
 
     def with_labels(self, order: Sequence[str], missing: Literal["error", "unknown", "absent"] = "error") -> Self:
         """Other columns: reordered, fewer, or (unless `missing` is "error") more, filled with the value named."""
-        repeated = repeated_name(order)
-        if repeated is not None:
-            raise LabelwiseError(f"label {repeated!r} is listed twice; label names must be unique")
+        check_unique(order)
         column_of = {name: column for column, name in enumerate(order)}
         known = set(self.labels)
         added = [name for name in order if name not in known]
         if added and missing == "error":
-            raise unknown_name(f"label of {self.source}", added[0], self.labels)
+            raise unknown_name("label", added[0], self.labels, self.source)
         new_column = np.array([column_of.get(name, -1) for name in self.labels], np.int32)
         columns = new_column[self.columns]
         kept = columns >= 0
@@ -224,7 +225,7 @@ class LabelTable:
         table = replace(
             self,
             labels=tuple(order),
-            indptr=np.concatenate([[0], np.cumsum(lengths)]),
+            indptr=row_pointers(lengths),
             columns=columns[kept],
             values=self.values[kept],
             single_label=self.single_label and bool(kept.all()),
@@ -239,7 +240,7 @@ class LabelTable:
     def from_dense(
         cls,
         images: Sequence[str],
-        targets: npt.ArrayLike,
+        targets: ArrayLike,
         labels: Sequence[str],
         *,
         splits: Sequence[str] | None = None,
@@ -252,16 +253,8 @@ class LabelTable:
         """
         dense = np.asarray(targets, np.int8).reshape(len(images), len(labels))
         rows, columns = np.nonzero(dense)
-        indptr = np.searchsorted(rows, np.arange(len(images) + 1))
-        return cls(
-            tuple(labels),
-            images,
-            _splits_or_none(splits, images),
-            indptr,
-            columns.astype(np.int32),
-            dense[rows, columns],
-            source=source,
-        )
+        entries = np.searchsorted(rows, np.arange(len(images) + 1)), columns, dense[rows, columns]
+        return cls._of(images, labels, splits, *entries, source=source)
 
     @classmethod
     def from_lists(
@@ -283,67 +276,76 @@ class LabelTable:
         >>> LabelTable.from_lists(["a.jpg"], [["dog"]], unknown=[["cat"]]).target(0).tolist()
         [-1, 1]
         """
-        lists = [(present, PRESENT), (absent, ABSENT), (unknown, UNKNOWN)]
+        # From the weakest to the strongest: of two values of a column, the last one stays.
+        lists = [(unknown, UNKNOWN), (absent, ABSENT), (present, PRESENT)]
         given = [(names, value) for names, value in lists if names is not None]
         if labels is None:
             labels = sorted({name for names, _ in given for row in names for name in row})
-        column = {name: i for i, name in enumerate(labels)}
-        indptr, columns, values = [0], list[int](), list[int]()
-        for row in range(len(images)):
-            entries: dict[int, int] = {}
-            for names, value in given:
-                for name in names[row]:
-                    if name not in column:
+        column_of = {name: column for column, name in enumerate(labels)}
+
+        def rows() -> Iterator[dict[int, int]]:
+            for row in range(len(images)):
+                named = {name: value for names, value in given for name in names[row]}
+                for name in named:
+                    if name not in column_of:
                         raise unknown_name("label", name, labels)
-                    entries.setdefault(column[name], value)
-            columns += entries.keys()
-            values += entries.values()
+                yield {column_of[name]: value for name, value in named.items()}
+
+        others = {"fill": fill, "source": source, "single_label": single_label}
+        return cls.from_rows(images, rows(), labels, splits=splits, **others)
+
+    @classmethod
+    def from_rows(
+        cls,
+        images: Sequence[str],
+        rows: Iterable[Mapping[int, int]],
+        labels: Sequence[str],
+        *,
+        splits: Sequence[str] | None = None,
+        **others: Any,
+    ) -> Self:
+        """From a mapping per image, column -> value; `others` are fields of the table.
+
+        >>> LabelTable.from_rows(["a.jpg", "b.jpg"], [{1: 1}, {}], ["cat", "dog"], fill=-1).targets().tolist()
+        [[-1, 1], [-1, -1]]
+        """
+        indptr, columns, values = array("q", [0]), array("i"), array("b")
+        for row in rows:
+            columns.extend(row)
+            values.extend(row.values())
             indptr.append(len(columns))
-        return cls(
-            tuple(labels),
-            images,
-            _splits_or_none(splits, images),
-            np.array(indptr),
-            np.array(columns, np.int32),
-            np.array(values, np.int8),
-            fill=fill,
-            source=source,
-            single_label=single_label,
-        )
+        return cls._of(images, labels, splits, indptr, columns, values, **others)
+
+    @classmethod
+    def _of(
+        cls, images: Sequence[str], labels: Sequence[str], splits: Sequence[str] | None, *entries: Any, **others: Any
+    ) -> Self:
+        coded = _coded(splits or [""] * len(images))
+        return cls(tuple(labels), PackedStrings(images), coded, *entries, **others)
 
     # ---- inside
-
-    @property
-    def _packed_images(self) -> PackedStrings:
-        assert isinstance(self.images, PackedStrings)
-        return self.images
-
-    @property
-    def _coded_splits(self) -> CodedStrings:
-        assert isinstance(self.splits, CodedStrings)
-        return self.splits
 
     def _entries(self, row: int) -> slice:
         row = range(len(self))[row]  # negative rows count from the end; others outside raise
         return slice(self.indptr[row], self.indptr[row + 1])
 
-    def _row_numbers(self, which: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def _row_numbers(self, which: ArrayLike) -> Ints:
         chosen = np.asarray(which)
         if chosen.dtype == bool and len(chosen) != len(self):
             raise ValueError(f"a mask of {len(chosen)} for {len(self)} images")
         rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         return np.arange(len(self))[rows]  # negative indices count from the end; others outside raise
 
-    def _entries_of(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _entries_of(self, rows: Ints) -> tuple[Ints, Ints]:
         """Row pointers [m+1] of a table of these rows, and the entries it takes over."""
         lengths = self.indptr[rows + 1] - self.indptr[rows]
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        indptr = row_pointers(lengths)
         return indptr, np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
 
-    def _row_of_entry(self) -> npt.NDArray[np.int64]:
+    def _row_of_entry(self) -> Ints:
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))  # [nnz]
 
-    def _count(self, entries: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def _count(self, entries: Mask) -> Ints:
         return np.bincount(self.columns[entries], minlength=len(self.labels)).astype(np.int64)
 
     def _set_columns(self, columns: list[int], value: int) -> Self:
@@ -358,14 +360,11 @@ class LabelTable:
         )
 
 
-def repeated_name(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+def _coded(splits: Iterable[str]) -> CodedStrings:
+    return CodedStrings(canonical_split(name) for name in splits)
 
 
-def _splits_or_none(splits: Sequence[str] | None, images: Sequence[str]) -> Sequence[str]:
-    return [""] * len(images) if splits is None else splits
+def check_unique(labels: Iterable[str], where: str = "") -> None:
+    for name, count in Counter(labels).items():
+        if count > 1:
+            raise LabelwiseError(f"{where}label {name!r} is listed twice; label names must be unique")

@@ -74,9 +74,8 @@ def bootstrap_intervals(
     """
     if not 0 < level < 1:
         raise LabelwiseError(f"level={level}: use a level between 0 and 1")
-    return bootstrap_draws(scores, targets, thresholds=thresholds, top_k=top_k, samples=samples, seed=seed).intervals(
-        level
-    )
+    draws = bootstrap_draws(scores, targets, thresholds=thresholds, top_k=top_k, samples=samples, seed=seed)
+    return draws.intervals(level)
 
 
 def bootstrap_draws(
@@ -100,15 +99,13 @@ def bootstrap_draws(
         raise LabelwiseError("there are no images to draw samples from")
     if predicted is None:
         predicted = passes_threshold(values, read_thresholds(thresholds, values.shape[1]))
-    chosen = {"": predicted}
-    chosen |= {f"_top{k}": in_top_k(values, known, k) for k in top_k}
+    chosen = {"": predicted} | {f"_top{k}": in_top_k(values, known, k) for k in top_k}
     rankings = [RankedLabel.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
     precisions, metrics = [], []
     for weights in _resamples(len(values), samples, np.random.default_rng(seed)):
         precisions.append(np.stack([ranking.average_precision(weights) for ranking in rankings]))
-        metrics.append(
-            {"mAP": _mean_defined(precisions[-1])} | _precision_recall(weights.T.astype(np.float64), known, chosen)
-        )
+        others = _precision_recall(weights.T.astype(np.float64), known, chosen)
+        metrics.append({"mAP": _mean_defined(precisions[-1]), **others})
     return Draws(
         np.concatenate(precisions, axis=1),
         {name: np.concatenate([block[name] for block in metrics]) for name in metrics[0]},
@@ -181,13 +178,12 @@ def _precision_recall(weights: Doubles, targets: Targets, chosen: dict[str, Mask
     for suffix, passes in chosen.items():
         predicted = weights @ (passes & (targets >= 0))
         correct = weights @ (passes & positive)
-        class_precision = _mean_defined(np.where(positives > 0, correct / np.maximum(predicted, 1), np.nan).T)
-        class_recall = _mean_defined(_divide(correct, positives).T)
-        precision = np.where(positives.sum(1) > 0, correct.sum(1) / np.maximum(predicted.sum(1), 1), np.nan)
-        recall = _divide(correct.sum(1), positives.sum(1))
-        result |= {f"CP{suffix}": class_precision, f"CR{suffix}": class_recall}
-        result |= {f"CF1{suffix}": _f1(class_precision, class_recall)}
-        result |= {f"OP{suffix}": precision, f"OR{suffix}": recall, f"OF1{suffix}": _f1(precision, recall)}
+        per_label = np.where(positives > 0, correct / np.maximum(predicted, 1), np.nan), _divide(correct, positives)
+        right, among, of = correct.sum(1), predicted.sum(1), positives.sum(1)  # [s]
+        overall = np.where(of > 0, right / np.maximum(among, 1), np.nan), _divide(right, of)
+        for kind, (precision, recall) in {"C": [_mean_defined(each.T) for each in per_label], "O": overall}.items():
+            f1 = _f1(precision, recall)
+            result |= {f"{kind}P{suffix}": precision, f"{kind}R{suffix}": recall, f"{kind}F1{suffix}": f1}
         if suffix:
             result[f"accuracy{suffix}"] = _divide(weights @ (passes & positive).any(axis=1), with_positive)
     return result

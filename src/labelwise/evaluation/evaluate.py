@@ -29,29 +29,73 @@ if TYPE_CHECKING:
     import pandas
 
 LEVEL = 0.95  # of the confidence intervals
+_PUBLISHED = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")  # what tables in papers print
 _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
 
 
-@dataclass(frozen=True, repr=False)
-class Evaluation:
+@dataclass(frozen=True, repr=False, kw_only=True)
+class MeasuredModel:
+    """What every evaluation knows. Printing it shows the headline metrics, in percent.
+
+    Attributes:
+        config: The model's config, with the calibration and thresholds that were used.
+        samples: How many bootstrap samples were drawn.
+        bad_images: Images that could not be decoded.
+        labels_ignored: Labels of the data that the model was not asked about.
+        data: Where the table came from.
+        model: What was measured, for people.
+        split: The images that were measured on, for people.
+        test_time: Test-time augmentation that was used.
+    """
+
+    config: ModelConfig
+    samples: int
+    bad_images: tuple[BadImage, ...]
+    labels_ignored: tuple[str, ...]
+    data: str
+    model: str = ""
+    split: str = ""
+    test_time: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, ready for JSON; metrics, intervals and ECE as percentages."""
+        config = self.config
+        described = {
+            "backbone": config.backbone.name,
+            "head": config.head.kind,
+            "size": config.preprocessing.size,
+            "task": config.task,
+        }
+        return {
+            "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
+            "labels_ignored": list(self.labels_ignored),
+            "model": ({"source": self.model} if self.model else {}) | described,
+            "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
+        } | ({} if self.test_time is None else {"test_time": self.test_time})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A frame with one row per label: its metrics in percent, its counts and its threshold, if it has one."""
+        return to_frame(self.to_dict()["per_label"], "label")
+
+    def __repr__(self) -> str:
+        return as_text(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_dict())
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Evaluation(MeasuredModel):
     """A model measured on the images of a table. Printing it shows the headline metrics, in percent.
 
     Attributes:
         scores: All metrics as fractions, and the counts they rest on.
-        config: The model's config, with the calibration and thresholds that were used.
         confidence: A percentile interval per metric, as fractions; empty without bootstrap samples.
-        samples: How many bootstrap samples were drawn.
         ece_before: Expected calibration error of the uncalibrated scores, as a fraction.
         ece_after: The same with the model's temperature and offset.
-        bad_images: Images that could not be decoded.
         labels_not_in_data: Labels of the model that the data does not have: unknown in every image.
-        labels_ignored: Labels of the data that the model does not have.
-        data: Where the table came from.
         draws: The bootstrap samples; a paired comparison subtracts them.
-        model: What was measured, for people.
-        split: The images that were measured on, for people.
         fitted: What was fitted for this evaluation, and on which split.
-        test_time: Test-time augmentation that was used.
         conventions: All metrics as other lines of work compute them, by their names (`metrics.scores_as`): at 0.5 on
             uncalibrated scores.
 
@@ -61,20 +105,12 @@ class Evaluation:
     """
 
     scores: MultiLabelScores
-    config: ModelConfig
     confidence: dict[str, Interval]
-    samples: int
     ece_before: float
     ece_after: float
-    bad_images: tuple[BadImage, ...]
     labels_not_in_data: tuple[str, ...]
-    labels_ignored: tuple[str, ...]
-    data: str
     draws: Draws | None = None
-    model: str = ""
-    split: str = ""
     fitted: dict[str, Any] | None = None
-    test_time: dict[str, Any] | None = None
     conventions: dict[str, MultiLabelScores] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,39 +127,13 @@ class Evaluation:
             "temperature": self.config.temperature,
             "offset": self.config.offset,
             "ece": {"before": percent(self.ece_before), "after": percent(self.ece_after)},
-            "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
             "labels_not_in_data": list(self.labels_not_in_data),
-            "labels_ignored": list(self.labels_ignored),
-            "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
-            "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
         }
-        conventions = {name: _published(scores.to_dict()) for name, scores in self.conventions.items()}
-        told = {"fitted": self.fitted, "test_time": self.test_time, "conventions": conventions or None}
-        return result | {name: value for name, value in told.items() if value is not None}
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A frame with one row per label: AP, precision, recall, F1 (percent), counts and threshold."""
-        return to_frame(self.to_dict()["per_label"], "label")
-
-    def __repr__(self) -> str:
-        return as_text(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.to_dict())
-
-
-def _published(result: dict[str, Any]) -> dict[str, Any]:
-    """What tables in papers print."""
-    return {name: result[name] for name in ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")}
-
-
-def describe_model(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "backbone": config.backbone.name,
-        "head": config.head.kind,
-        "size": config.preprocessing.size,
-        "task": config.task,
-    }
+        result |= super().to_dict() | ({} if self.fitted is None else {"fitted": self.fitted})
+        if self.conventions:
+            every = {name: scores.to_dict() for name, scores in self.conventions.items()}
+            result["conventions"] = {name: {key: row[key] for key in _PUBLISHED} for name, row in every.items()}
+        return result
 
 
 def evaluate(

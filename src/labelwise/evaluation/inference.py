@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,11 +19,10 @@ from labelwise.core.progress import progress_of
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.features.compute import evaluating
 from labelwise.loading.augment import eval_transform
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
-from labelwise.model.network import Network
+from labelwise.model.network import Network, evaluating
 from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.runtime.tagger import Model
 
@@ -93,10 +92,12 @@ def predict_logits(
         if features is not None:
             batches, bad_images = _from_features(_in_memory(model), features, batch_size, flip), features.bad_images
         else:
-            images = _images(model, table, size, on_bad_image)
+            preprocessing = model.config.preprocessing.model_copy(update={"size": size})
+            images = ImageDataset(table, eval_transform(preprocessing), on_bad_image)
             batches = _from_images(engine or model.logits, images, batch_size, workers, flip)
         description = "Evaluating" if len(sizes) == 1 else f"Evaluating at {size} pixels"
-        with _evaluating(model), torch.inference_mode(), progress_of(description, len(table), progress) as advance:
+        mode = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
+        with mode, torch.inference_mode(), progress_of(description, len(table), progress) as advance:
             for rows, logits in batches:
                 total[rows] += logits.float()
                 seen[rows] = True
@@ -133,10 +134,6 @@ def engine_for(
             f"engine {name} runs a model at one input size; use torch for other scales", options={"engine": "torch"}
         )
     return None
-
-
-def _evaluating(model: Model) -> AbstractContextManager[None]:
-    return evaluating(model) if isinstance(model, nn.Module) else nullcontext()
 
 
 def _in_memory(model: Model) -> Network:
@@ -178,11 +175,6 @@ def _map_side(model: Network, size: int) -> int:
             f"backbone {model.config.backbone.name!r} cannot take images of {size} pixels, "
             f"only {model.config.preprocessing.size}; leave out the scales"
         ) from None
-
-
-def _images(model: Model, table: LabelTable, size: int, on_bad_image: OnBadImage) -> ImageDataset:
-    preprocessing = model.config.preprocessing.model_copy(update={"size": size})
-    return ImageDataset(table, eval_transform(preprocessing), on_bad_image)
 
 
 def _from_images(

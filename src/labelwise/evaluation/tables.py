@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -48,67 +48,85 @@ def headline(result: Result) -> str:
 def headline_table(result: Result) -> Table:
     """Metrics over all labels, with their intervals."""
     columns, rows = _headline_cells(result)
-    table = Table("", title=_units(result), box=None, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return _table(["", *columns], rows, title=_units(result))
 
 
 def convention_table(result: Result) -> Table | None:
     """The metrics as other lines of work compute them; None if none was asked for."""
     if "conventions" not in result:
         return None
-    table = Table("as", title="at 0.5 on uncalibrated scores (percent)", box=None, title_justify="left")
-    rows: dict[str, dict[str, float | None]] = result["conventions"]
-    for metric in next(iter(rows.values())):
-        table.add_column(metric.replace("_top", " top-"), justify="right", no_wrap=True)
-    for name, row in rows.items():
-        table.add_row(name, *(_number(value) for value in row.values()))
-    return table
+    conventions: dict[str, dict[str, float | None]] = result["conventions"]
+    metrics = [metric.replace("_top", " top-") for metric in next(iter(conventions.values()))]
+    rows = [[name, *map(_number, row.values())] for name, row in conventions.items()]
+    return _table(["as", *metrics], rows, title="at 0.5 on uncalibrated scores (percent)")
 
 
 def label_table(result: Result) -> Table:
     """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
+    labels, caption = result["per_label"], None
     if "zsl" in result:
-        return _zero_shot_label_table(result["per_label"])
-    table = Table("label", box=None)
+        return _zero_shot_label_table(labels)
+    if len(labels) > _LABELS_SHOWN:
+        caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(labels):,} labels by AP"
+        ranked = sorted(labels, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
+        labels = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
+    metrics = ("AP", "precision", "recall", "F1")
     counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
-    for column in ("AP", "precision", "recall", "F1", "threshold", *counts):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = result["per_label"]
-    if len(rows) > _LABELS_SHOWN:
-        ranked = sorted(rows, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
-        rows = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
-        table.caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(ranked):,} labels by AP"
+    rows = (
+        [
+            escape(row["label"]),
+            *(_number(row[name]) for name in metrics),
+            f"{row['threshold']:.3f}",
+            *(f"{row[name]:,}" for name in counts),
+        ]
+        for row in labels
+    )
+    return _table(["label", *metrics, "threshold", *counts], rows, caption=caption)
+
+
+def _zero_shot_label_table(labels: list[Result]) -> Table:
+    many = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(labels):,} labels" if len(labels) > _ZERO_SHOT_LABELS_SHOWN else None
+    shown = sorted(labels, key=lambda row: not row["unseen"])[:_ZERO_SHOT_LABELS_SHOWN]
+    rows = (
+        [
+            escape(row["label"]),
+            "unseen" if row["unseen"] else "seen",
+            _number(row["AP"]),
+            _number(row["chance"]),
+            f"{row['positives']:,}",
+        ]
+        for row in shown
+    )
+    return _table(["label", "", "AP", "chance", "positives"], rows, caption=many)
+
+
+def _table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, caption: str | None = None
+) -> Table:
+    table = Table(header[0], title=title, title_justify="left", caption=caption, box=None)
+    for column in header[1:]:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for row in rows:
-        percentages = [_number(row[name]) for name in ("AP", "precision", "recall", "F1")]
-        table.add_row(
-            escape(row["label"]), *percentages, f"{row['threshold']:.3f}", *(f"{row[name]:,}" for name in counts)
-        )
+        table.add_row(*row)
     return table
 
 
 def notes(result: Result) -> Iterator[str]:
     """What limits the numbers: calibration, labels and values that are left out, skipped images."""
-    zero_shot = "zsl" in result
-    if not zero_shot:
+    if "ece" in result:
         ece = result["ece"]
         calibration = f"ECE {_number(ece['before'])} without calibration"
         if result["temperature"] != 1 or result["offset"]:
             calibration += f", {_number(ece['after'])} with the model's"
         yield calibration
-    counted = result["gzsl"] if zero_shot else result
-    left_out = "mAP" if zero_shot else "mAP, CP and CR"
-    owner = "are neither seen nor unseen" if zero_shot else "the model does not have"
+    counted, left_out, owner = result, "mAP, CP and CR", "the model does not have"
+    if "zsl" in result:
+        counted, left_out, owner = result["gzsl"], "mAP", "are neither seen nor unseen"
+    not_in_data = result.get("labels_not_in_data", [])
     for count, text in (
         (counted["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
         (result.get("labels_never_predicted", 0), "labels that are never predicted, precision 0 in CP"),
-        (
-            len(result.get("labels_not_in_data", [])),
-            "labels of the model that are missing in the data, unknown everywhere",
-        ),
+        (len(not_in_data), "labels of the model that are missing in the data, unknown everywhere"),
         (len(result["labels_ignored"]), f"labels of the data that {owner}, ignored"),
         (result["unknown_entries"], "unknown values, counted nowhere"),
         (len(result["bad_images"]), "images that cannot be decoded, skipped"),
@@ -120,13 +138,9 @@ def notes(result: Result) -> Iterator[str]:
 
 
 def _units(result: Result) -> str:
-    level, samples = _confidence(result)
-    return f"percent, with {level:.0f} % intervals of {samples:,} samples" if samples else "percent"
-
-
-def _confidence(result: Result) -> tuple[float, int]:
-    source = result if "zsl" in result else result["confidence"]
-    return source["level"], source["samples"]
+    drawn = result if "zsl" in result else result["confidence"]
+    intervals = f", with {drawn['level']:.0f} % intervals of {drawn['samples']:,} samples"
+    return "percent" + (intervals if drawn["samples"] else "")
 
 
 def _headline_cells(result: Result) -> Cells:
@@ -158,19 +172,6 @@ def _zero_shot_cells(result: Result) -> Cells:
     relative = result["zsl_relative"]
     rows.insert(1, ["mAP, relative", _number(relative["mAP"]), _number(relative["chance"]["mAP"]), "", ""])
     return ["unseen (ZSL)", "chance", "all (GZSL)", "chance"], rows
-
-
-def _zero_shot_label_table(rows: list[Result]) -> Table:
-    table = Table("label", "", box=None)
-    for column in ("AP", "chance", "positives"):
-        table.add_column(column, justify="right")
-    ordered = sorted(rows, key=lambda row: not row["unseen"])
-    if len(ordered) > _ZERO_SHOT_LABELS_SHOWN:
-        table.caption = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(ordered):,} labels"
-    for row in ordered[:_ZERO_SHOT_LABELS_SHOWN]:
-        kind = "unseen" if row["unseen"] else "seen"
-        table.add_row(escape(row["label"]), kind, _number(row["AP"]), _number(row["chance"]), f"{row['positives']:,}")
-    return table
 
 
 def _number(value: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,11 @@ _NO_EVIDENCE = 0.5  # when the data says nothing about any label
 class ThresholdFit:
     """Fitted thresholds, and which of them are a fallback."""
 
-    values: NDArray[np.float64]  # [N]
+    values: Doubles  # [N]
     fallback: Mask  # [N] labels without a known positive, or that cannot reach the target: median of the others
 
 
-def fit_thresholds(
-    scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None
-) -> NDArray[np.float64]:
+def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None) -> Doubles:
     """Fit one threshold per label. A score equal to its threshold passes.
 
     Args:
@@ -59,9 +57,8 @@ def threshold_fit(
     """`fit_thresholds`, and which labels had to fall back to the median of the other labels' thresholds."""
     _check_rule(rule, target)
     values, known = read_both(scores, targets)
-    fitted = np.array(
-        [_fit_label(values[:, n], known[:, n], rule, target or 0.0) for n in range(values.shape[1])], np.float64
-    )  # [N], NaN where nothing could be fitted
+    labels = zip(values.T, known.T, strict=True)
+    fitted = np.array([_fit_label(*label, rule, target or 0.0) for label in labels])  # [N], NaN: could not be fitted
     fallback = np.isnan(fitted)
     typical = float(np.median(fitted[~fallback])) if not fallback.all() else _NO_EVIDENCE
     return ThresholdFit(np.where(fallback, typical, fitted), fallback)
@@ -76,13 +73,12 @@ def parse_rule(text: str) -> tuple[Rule, float | None]:
     name, equals, number = text.partition("=")
     if name not in get_args(Rule):
         raise unknown_name("threshold rule", name, ["f1", "precision=0.9", "recall=0.8"])
-    rule: Rule = next(known for known in get_args(Rule) if known == name)
     try:
         target = float(number) if equals else None
     except ValueError:
         raise LabelwiseError(f"threshold rule {text!r}: {number!r} is not a number") from None
-    _check_rule(rule, target)
-    return rule, target
+    _check_rule(name, target)
+    return cast(Rule, name), target
 
 
 def _check_rule(rule: str, target: float | None) -> None:
@@ -167,12 +163,15 @@ def fit_config(
     if single and thresholds is not None:
         raise LabelwiseError("a single-label model always gives its best label; there are no thresholds to fit")
     fallback: tuple[str, ...] = ()
-    if temperature:
-        calibrated = _calibrated(config, logits, targets)
-        if config.thresholds is not None and thresholds is None and not single:
-            moved = _moved_thresholds(config, calibrated)
-            calibrated = calibrated.model_copy(update={"thresholds": tuple(moved.tolist())})
-        config = calibrated
+    if temperature and single:  # a softmax ignores an offset
+        config = config.model_copy(update={"temperature": fit_temperature(logits, targets, config.task)})
+    elif temperature:
+        cuts = logit_thresholds(config)
+        scale, offset = fit_platt(logits, targets)  # an offset, if a loss has pushed all logits to one side
+        config = config.model_copy(update={"temperature": scale, "offset": offset})
+        if config.thresholds is not None:
+            moved = 1 / (1 + np.exp((offset - cuts) / scale))
+            config = config.model_copy(update={"thresholds": tuple(moved.tolist())})
     if thresholds is not None:
         rule, target = parse_rule(thresholds)
         fit = threshold_fit(probabilities(logits, config), targets, rule, target)
@@ -197,17 +196,3 @@ def logit_thresholds(config: ModelConfig) -> Doubles:
     t = np.clip(np.array(config.label_thresholds), np.finfo(np.float64).tiny, 1 - 2**-53)
     cuts: Doubles = config.temperature * (np.log(t) - np.log1p(-t)) + config.offset
     return cuts
-
-
-def _calibrated(config: ModelConfig, logits: NDArray[np.float32], targets: Targets) -> ModelConfig:
-    """A softmax ignores an offset; sigmoids need it if a loss has pushed all logits to one side."""
-    if config.task == "single-label":
-        return config.model_copy(update={"temperature": fit_temperature(logits, targets, config.task)})
-    temperature, offset = fit_platt(logits, targets)
-    return config.model_copy(update={"temperature": temperature, "offset": offset})
-
-
-def _moved_thresholds(config: ModelConfig, calibrated: ModelConfig) -> Doubles:
-    """The thresholds that decide with the new calibration as the old ones did with the old one."""
-    moved: Doubles = 1 / (1 + np.exp((calibrated.offset - logit_thresholds(config)) / calibrated.temperature))
-    return moved

@@ -5,30 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.arrays import Scores, Targets
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.tables import to_frame
-from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
-from labelwise.evaluation.evaluate import LEVEL, describe_model
+from labelwise.evaluation.evaluate import LEVEL, MeasuredModel
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.evaluation.tables import as_html, as_text
 from labelwise.metrics import MultiLabelScores, multilabel_scores, scores_as
 from labelwise.metrics.precision_recall import f1
 from labelwise.metrics.summary import percent
-from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
 from labelwise.runtime.prediction import probabilities
-
-if TYPE_CHECKING:
-    import pandas
 
 TOP_K = (1, 3, 5)
 # What is shown of the many metrics: those without a threshold, which nobody can fit for an unseen label.
@@ -70,34 +63,25 @@ class LabelSetScores:
         }
 
 
-@dataclass(frozen=True, repr=False)
-class ZeroShotEvaluation:
-    """A model measured on labels that its training never saw. Printing it shows the headline metrics, in percent."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ZeroShotEvaluation(MeasuredModel):
+    """A model measured on labels that its training never saw. Printing it shows the headline metrics, in percent.
+
+    Attributes:
+        seen: The labels of the training, as in `config`.
+        unseen: The other labels.
+        zsl: The unseen labels alone.
+        relative: The unseen labels, ranked by `relative_to_seen`.
+        gzsl: The seen labels, then the unseen ones.
+        conventions: ZSL and GZSL as other lines of work compute them, by their names (`metrics.scores_as`).
+    """
 
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
-    zsl: LabelSetScores  # the unseen labels alone
-    relative: LabelSetScores  # the unseen labels, ranked by `relative_to_seen`
-    gzsl: LabelSetScores  # the seen labels, then the unseen ones
-    samples: int  # of the bootstrap
-    bad_images: tuple[BadImage, ...]
-    labels_ignored: tuple[str, ...]  # of the data: neither seen nor unseen
-    config: ModelConfig  # of the model with its seen labels
-    data: str
-    model: str = ""  # what was measured, for people
-    split: str = ""  # the images that were measured on, for people
-    test_time: dict[str, Any] | None = None  # test-time augmentation that was used
-    conventions: dict[str, tuple[MultiLabelScores, MultiLabelScores]] = field(default_factory=dict)  # ZSL and GZSL
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A frame with one row per label: unseen or not, AP and the AP of chance (percent), counts."""
-        return to_frame(self.to_dict()["per_label"], "label")
-
-    def __repr__(self) -> str:
-        return as_text(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.to_dict())
+    zsl: LabelSetScores
+    relative: LabelSetScores
+    gzsl: LabelSetScores
+    conventions: dict[str, tuple[MultiLabelScores, MultiLabelScores]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON; metrics as percentages."""
@@ -108,31 +92,30 @@ class ZeroShotEvaluation:
             for name, both in self.conventions.items()
             for part, scores in zip(("ZSL", "GZSL"), both, strict=True)
         }
-        told = {"test_time": self.test_time, "conventions": conventions or None}
-        return {
-            "zsl": self.zsl.to_dict(),
-            "zsl_relative": self.relative.to_dict(),
-            "gzsl": self.gzsl.to_dict(),
-            "images": self.gzsl.scores.images,
-            "level": 100 * LEVEL,
-            "samples": self.samples,
-            "per_label": [
-                {
-                    "label": row["label"],
-                    "unseen": row["label"] in hidden,
-                    "AP": row["AP"],
-                    "chance": 100 * row["positives"] / row["known"] if row["known"] else None,
-                    "positives": row["positives"],
-                    "known": row["known"],
-                }
-                for row in every["per_label"]
-            ],
-            "unknown_entries": every["unknown_entries"],
-            "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in self.bad_images],
-            "labels_ignored": list(self.labels_ignored),
-            "model": ({"source": self.model} if self.model else {}) | describe_model(self.config),
-            "data": {"source": self.data} | ({"split": self.split} if self.split else {}),
-        } | {name: value for name, value in told.items() if value is not None}
+        return (
+            {
+                "zsl": self.zsl.to_dict(),
+                "zsl_relative": self.relative.to_dict(),
+                "gzsl": self.gzsl.to_dict(),
+                "images": self.gzsl.scores.images,
+                "level": 100 * LEVEL,
+                "samples": self.samples,
+                "per_label": [
+                    {
+                        "label": row["label"],
+                        "unseen": row["label"] in hidden,
+                        "AP": row["AP"],
+                        "chance": 100 * row["positives"] / row["known"] if row["known"] else None,
+                        "positives": row["positives"],
+                        "known": row["known"],
+                    }
+                    for row in every["per_label"]
+                ],
+                "unknown_entries": every["unknown_entries"],
+            }
+            | super().to_dict()
+            | ({"conventions": conventions} if conventions else {})
+        )
 
 
 def evaluate_zero_shot(

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import cache_folder
+from labelwise.core.arrays import Ints, Mask
+from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.files import cache_folder, sha256
 from labelwise.core.progress import ShowProgress, progress_of, report
-from labelwise.data.images import BadImage, OnBadImage
+from labelwise.data.images import BadImage, BadImageError, OnBadImage, read_image
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.features.compute import compute_maps, evaluating, file_digest, file_digests
-from labelwise.features.store import MapWriter, Shard, Store, describe_store, entry_key, fingerprint
+from labelwise.features.store import Location, MapWriter, Store, describe_store, entry_key, fingerprint
 from labelwise.loading.augment import eval_transform
-from labelwise.loading.dataset import ImageDataset
+from labelwise.loading.dataset import ImageDataset, ImageLoader
+from labelwise.model.network import evaluating
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
+_HASHED_AT_ONCE = 1024
 _ROUNDS = 3  # of computing; a second one is needed only if files change meanwhile
-
-Location = tuple[Shard, int]  # a shard and the slot of a map in it
 
 
 class FeatureCache:
     """Feature maps of a frozen backbone; made by `build`. They are memory-mapped: as much stays in memory as fits."""
 
-    rows: npt.NDArray[np.int64]  # the table's rows that have features, in their order
+    rows: Ints  # the table's rows that have features, in their order
     bad_images: list[BadImage]  # the other rows
     shape: tuple[int, int, int]  # of a map: C, H, W
 
@@ -87,7 +89,7 @@ class FeatureCache:
         """
         images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
         variants = (False, True) if flips else (False,)
-        builder = _Builder(images, backbone, variants, batch_size=batch_size, workers=workers, progress=progress)
+        builder = MapBuilder(images, backbone, variants, batch_size, workers, progress)
 
         def store_of(family: Family) -> Store:
             about = describe_store(backbone, preprocessing, family)
@@ -113,9 +115,7 @@ class FeatureCache:
             raise LabelwiseError(f"{table.source}: none of its images can be decoded")
         return cls([builder.locations(store, mirrored) for mirrored in variants], images.bad_images)
 
-    def batch(
-        self, rows: Tensor | npt.NDArray[np.int64], flip: Tensor | npt.NDArray[np.bool_] | bool = False
-    ) -> Tensor:
+    def batch(self, rows: Tensor | Ints, flip: Tensor | Mask | bool = False) -> Tensor:
         """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
 
         Memory order is channels last, as stored: the tokens [B, H * W, C] of the query heads are a view of it.
@@ -140,23 +140,47 @@ def default_folder() -> Path:
     return cache_folder() / "features"
 
 
-class _Builder:
-    """Computes what a store lacks. `digests` has one digest per row of the table, M."""
+# ---- computing: worker processes decode, the engine runs in this one
 
-    def __init__(
-        self,
-        images: ImageDataset,
-        backbone: nn.Module,
-        variants: Sequence[bool],  # False: the image itself; True: mirrored
-        *,
-        batch_size: int,
-        workers: int,
-        progress: ShowProgress,
-    ) -> None:
-        self.images, self.backbone, self.variants = images, backbone, variants
-        self.batch_size, self.workers, self.progress = batch_size, workers, progress
-        with progress_of("Reading images", len(images), progress) as advance:
-            self.digests = file_digests(images, advance)  # M
+
+def file_digest(row: int, content: bytes) -> Tensor:
+    """SHA-256 of an image file as a tensor, uint8 [32]."""
+    return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+
+
+@dataclass
+class MapBuilder:
+    """Computes the maps of a table's images that a store lacks.
+
+    `images` has `file_digest` as its target: what is stored belongs to the very bytes that were decoded.
+    """
+
+    images: ImageDataset
+    backbone: nn.Module
+    variants: Sequence[bool]  # False: the image itself; True: mirrored
+    batch_size: int
+    workers: int
+    progress: ShowProgress
+
+    def __post_init__(self) -> None:
+        self.digests: list[bytes] = []  # SHA-256 of each row's file, M; empty for the files that cannot be read
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as pool,  # reading and hashing release Python's lock
+            progress_of("Reading images", len(self.images), self.progress) as advance,
+        ):
+            for first in range(0, len(self.images), _HASHED_AT_ONCE):
+                block = range(first, min(first + _HASHED_AT_ONCE, len(self.images)))
+                for found in pool.map(self._digest, block):
+                    if isinstance(found, BadImage):
+                        self.images.note_bad_image(found)
+                    self.digests.append(b"" if isinstance(found, BadImage) else found)
+                advance(len(block))
+
+    def _digest(self, row: int) -> bytes | BadImage:
+        try:
+            return sha256(read_image(self.images.table.images[row]).data).digest()
+        except BadImageError as error:
+            return BadImage(row, error.path, error.reason)
 
     def stored(self, store: Store) -> float:
         """The share of the needed maps that a store has already."""
@@ -175,9 +199,9 @@ class _Builder:
                 if rounds == _ROUNDS:
                     row = next(iter(needed))
                     raise LabelwiseError(
-                        f"the features of {len(needed)} images, e.g. {self.images.table.images[row]!r}, are not in "
-                        f"{str(store.folder)!r} after {_ROUNDS} tries: the images keep changing, or the disk does "
-                        "not keep what is written"
+                        f"the features of {counted(len(needed), 'image', 'images')}, e.g. "
+                        f"{self.images.table.images[row]!r}, are not in {str(store.folder)!r} after {_ROUNDS} tries: "
+                        "the images keep changing, or the disk does not keep what is written"
                     )
                 self._compute(needed, store, engine())
                 rounds += 1
@@ -204,26 +228,48 @@ class _Builder:
         return {row: variants for row, variants in needed.items() if variants}
 
     def _compute(self, needed: dict[int, list[bool]], store: Store, engine: Engine) -> None:
+        workers = self.workers if len(needed) > self.batch_size else 0  # starting processes for one batch does not pay
+        batches = ImageLoader(self.images, batch_size=self.batch_size, sampler=list(needed), num_workers=workers)
         writer = MapWriter(store)
         try:
             with progress_of("Computing features", len(needed), self.progress) as advance:
-                for rows, digests, mirrored, maps in compute_maps(
-                    self.images,
-                    needed,
-                    engine,
-                    batch_size=self.batch_size,
-                    workers=self.workers,
-                    advance=advance,
-                ):
-                    for row, digest in zip(rows, digests, strict=True):
-                        self.digests[row] = digest  # the file may have changed since it was listed
-                    writer.add([entry_key(digest, mirrored) for digest in digests], maps)
+                for batch in batches:
+                    rows = batch.rows.tolist()
+                    for row, digest in zip(rows, batch.targets.numpy(), strict=True):
+                        self.digests[row] = bytes(digest)  # the file may have changed since it was listed
+                    for mirrored in self.variants:
+                        wanted = [number for number, row in enumerate(rows) if mirrored in needed[row]]
+                        if wanted:
+                            chosen, inputs = [rows[number] for number in wanted], batch.images[wanted]
+                            maps = _forward(engine, inputs.flip(-1) if mirrored else inputs, self.batch_size)
+                            _require_finite(maps, [self.images.table.images[row] for row in chosen])
+                            writer.add([entry_key(self.digests[row], mirrored) for row in chosen], maps)
+                    advance(len(rows))
         finally:
             writer.flush()  # what is finished is kept, even after Ctrl-C or a bad image
-        self._note_copies_of_bad_images()
-
-    def _note_copies_of_bad_images(self) -> None:
+        # Copies of bad images are bad, too.
         reasons = {self.digests[bad.row]: bad.reason for bad in self.images.bad_images if self.digests[bad.row]}
         for row, digest in enumerate(self.digests):
             if digest in reasons:
                 self.images.note_bad_image(BadImage(row, self.images.table.images[row], reasons[digest]))
+
+
+def _forward(engine: Engine, inputs: Tensor, batch_size: int) -> Tensor:
+    """[n, 3, H, W] -> [n, h, w, C] on the CPU.
+
+    Always runs a full batch: the last bits of a convolution depend on the batch size, and a map must not depend on how
+    many others happened to be missing, e.g. after an interrupted build.
+    """
+    full = np.zeros((batch_size, *inputs.shape[1:]), np.float32)
+    full[: len(inputs)] = inputs.numpy()
+    maps = torch.from_numpy(engine(full))
+    if maps.dim() != 4:
+        raise LabelwiseError(f"the backbone gives {list(maps.shape)}, not maps [B, C, H, W]: they cannot be cached")
+    return maps[: len(inputs)].permute(0, 2, 3, 1).contiguous()
+
+
+def _require_finite(maps: Tensor, paths: list[str]) -> None:
+    finite = maps.isfinite().flatten(1).all(dim=1)  # [n]
+    if not finite.all():
+        path = paths[int(finite.int().argmin())]
+        raise LabelwiseError(f"the backbone gives NaN or infinity for image {path!r}; check its weights")

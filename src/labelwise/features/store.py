@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write, lock, sha256
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.engines.choose import network_parts
@@ -46,7 +46,7 @@ class Store:
 
     def __init__(self, root: Path, fingerprint: str, about: dict[str, Any]) -> None:
         self.folder, self.fingerprint, self.about = root / fingerprint, fingerprint, about
-        self.index: dict[bytes, tuple[Shard, int]] = {}  # key -> shard and slot in it
+        self.index: dict[bytes, Location] = {}  # by key
         self._opened: set[Path] = set()
         self._damaged: set[Path] = set()
         self._checked: set[bytes] = set()
@@ -87,7 +87,10 @@ class Store:
                 self._checked.update(shard.keys[slot] for slot in slots[shard])
                 if errors:
                     self._report_damage(shard.path, f"{errors} of its maps were changed")
-                    self._forget(shard)
+                    lost = [key for key in shard.keys if key in self.index and self.index[key][0] is shard]
+                    for key in lost:
+                        del self.index[key]
+                    self._checked.difference_update(lost)
 
     def remove_damaged(self) -> None:
         """Only inside `filling`. Processes that still read a removed file keep it until they end."""
@@ -101,7 +104,10 @@ class Store:
         The lock ends with the process, however that ends. On a file system without locks, two processes may compute
         the same maps twice; what they write is valid all the same.
         """
-        with self._lock_file() as file:
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "lock").open("a")
+        with file:
             try:
                 locked = lock(file, wait=False)
             except BlockingIOError:
@@ -111,34 +117,13 @@ class Store:
                 for pattern in LEFTOVERS:  # of a process that was killed
                     for path in self.folder.glob(pattern):
                         path.unlink(missing_ok=True)
-            with self._writing():  # under the lock: or the loop above might remove another process's draft
+            with _writing(self.folder):  # under the lock: or the loop above might remove another process's draft
                 atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
             yield
-
-    def _lock_file(self) -> IO[str]:
-        with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return (self.folder / "lock").open("a")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise LabelwiseError(
-                f"cannot write the feature cache in {str(self.folder)!r} ({error.strerror}); "
-                "set LABELWISE_CACHE to a folder where you can"
-            ) from None
 
     def _report_damage(self, path: Path, reason: str) -> None:
         _log.warning("feature cache: %s is damaged (%s) and not used; its maps are computed again", path, reason)
         self._damaged.add(path)
-
-    def _forget(self, shard: Shard) -> None:
-        for key in shard.keys:
-            if key in self.index and self.index[key][0] is shard:
-                del self.index[key]
-                self._checked.discard(key)
 
 
 class MapWriter:
@@ -150,9 +135,9 @@ class MapWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._start_shard()
+        self._empty()
 
-    def _start_shard(self) -> None:
+    def _empty(self) -> None:
         self._waiting: dict[torch.dtype, list[tuple[bytes, Tensor]]] = defaultdict(list)
         self._bytes, self._since = 0, time.monotonic()
 
@@ -170,7 +155,7 @@ class MapWriter:
     def flush(self) -> None:
         """Write what was collected. After a failure nothing is left to write: a full disk is reported once."""
         waiting = list(self._waiting.values())
-        self._start_shard()
+        self._empty()
         for entries in waiting:
             keys, maps = zip(*entries, strict=True)
             write_shard(self.store.folder, self.store.fingerprint, list(keys), torch.stack(maps))
@@ -232,6 +217,9 @@ class Shard:
         return _checksum(self.fingerprint, self.keys[slot], self.maps[slot]) == self.checksums[slot]
 
 
+Location = tuple[Shard, int]  # a shard and the slot of a map in it
+
+
 def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor) -> None:
     """Write maps [n, H, W, C] as a new shard."""
     tensors = {
@@ -241,12 +229,18 @@ def write_shard(folder: Path, fingerprint: str, keys: list[bytes], maps: Tensor)
     }
     name = uuid.uuid4().hex  # never the same twice, even on file systems without locks
     content = save(tensors, {"fingerprint": fingerprint, "index": _index_checksum(tensors)})
-    try:
+    with _writing(folder):
         atomic_write(folder / (name + SUFFIX), content)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise LabelwiseError(
             f"cannot write the feature cache in {str(folder)!r} ({error.strerror}); what was finished before is kept. "
-            "Free some space, or set LABELWISE_CACHE to a folder on another disk."
+            "Free some space, or set LABELWISE_CACHE to a folder where you can write."
         ) from None
 
 
@@ -257,7 +251,7 @@ def open_shard(path: Path, fingerprint: str) -> Shard:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in ("keys", "crc32", "maps")}
     except SafetensorError as error:
-        raise DamagedShardError(" ".join(str(error).split())) from None
+        raise DamagedShardError(one_line(error)) from None
     if about.get("fingerprint") != fingerprint:
         raise DamagedShardError("it belongs to another backbone, other weights or another preprocessing")
     if about.get("index") != _index_checksum(tensors):

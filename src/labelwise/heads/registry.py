@@ -10,13 +10,13 @@ from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.core.plugins import import_plugins
+from labelwise.core.plugins import Registry, import_plugins, same_origin
 from labelwise.heads.base import Head, HeadConfig
 
 HeadClass = TypeVar("HeadClass", bound=type[Head])
 
 _KINDS: dict[str, tuple[type[HeadConfig], type[Head]]] = {}
-_PRESETS: dict[str, HeadConfig] = {}
+_PRESETS: Registry[HeadConfig] = Registry("head", "labelwise.heads")
 
 
 def register_head(
@@ -58,8 +58,7 @@ def register_head(
     named = {kind: config(kind=kind)} if presets is None else dict(presets)
 
     def register(head: HeadClass) -> HeadClass:
-        # A notebook cell that runs again, or a reloaded module, defines the same class anew.
-        if kind in _KINDS and _origin(_KINDS[kind][1]) != _origin(head):
+        if kind in _KINDS and not same_origin(_KINDS[kind][1], head):
             raise LabelwiseError(f"there is a head of the kind {kind!r} already; choose another kind")
         for name in named:
             if name in _PRESETS and _PRESETS[name].kind != kind:
@@ -78,10 +77,6 @@ def unregister_head(kind: str) -> None:
     del _KINDS[kind]
     for name in [name for name, config in _PRESETS.items() if config.kind == kind]:
         del _PRESETS[name]
-
-
-def _origin(head: type[Head]) -> tuple[str, str]:
-    return head.__module__, head.__qualname__
 
 
 def list_heads(pattern: str = "*") -> list[str]:
@@ -103,11 +98,7 @@ def preset(name: str) -> HeadConfig:
     >>> preset("hsq").experts.shared_experts
     16
     """
-    if name not in _PRESETS:
-        import_plugins("labelwise.heads")
-    if name not in _PRESETS:
-        raise unknown_name("head", name, _PRESETS)
-    return _PRESETS[name]
+    return _PRESETS.find(name)
 
 
 def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> HeadConfig:
@@ -117,7 +108,7 @@ def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> 
     for given, value in options.items():
         name = renamed.get(given, given)
         if name not in parts:
-            raise LabelwiseError(f"{where}: {unknown_name('option', name, parts)}")
+            raise unknown_name("option", name, parts, where)
         part = parts[name]
         (values if part is None else values[part])[name] = value
     return parse_config(values, where)

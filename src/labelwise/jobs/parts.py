@@ -173,7 +173,7 @@ def _image_column(file: str, schema: Any, wanted: str | None) -> str:
     from pyarrow import types
 
     if wanted is not None and wanted not in schema.names:
-        raise unknown_name(f"column of {file}", wanted, schema.names)
+        raise unknown_name("column", wanted, schema.names, file)
     usual = next((name for name in (*_BYTES_COLUMNS, *IMAGE_COLUMNS) if name in schema.names), None)
     column = wanted or usual
     if column is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ class Batch(NamedTuple):
     rows: Tensor  # [B] int64: of the table
 
 
+@dataclass(eq=False)
 class ImageDataset(Dataset[Sample | BadImage]):
     """The images of a table through a transform.
 
@@ -43,18 +45,15 @@ class ImageDataset(Dataset[Sample | BadImage]):
         target: The target of an image, from its row and the content of its file. Default: the labels of the table.
     """
 
-    def __init__(
-        self,
-        table: LabelTable,
-        transform: Callable[[Image.Image], Tensor],
-        on_bad_image: OnBadImage = "error",
-        seed: int | None = None,
-        copies: int = 1,
-        target: Callable[[int, bytes], Tensor] | None = None,
-    ) -> None:
-        self.table, self.transform, self.on_bad_image, self.seed = table, transform, on_bad_image, seed
-        self.copies, self.target = copies, target or self._labels
-        self.min_side: int | None = getattr(transform, "min_side", None)
+    table: LabelTable
+    transform: Callable[[Image.Image], Tensor]
+    on_bad_image: OnBadImage = "error"
+    seed: int | None = None
+    copies: int = 1
+    target: Callable[[int, bytes], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.min_side: int | None = getattr(self.transform, "min_side", None)
         self._bad: dict[int, BadImage] = {}
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
 
@@ -81,10 +80,8 @@ class ImageDataset(Dataset[Sample | BadImage]):
                 self.note_bad_image(bad)
             # A worker hands it over as a value: torch would turn an exception into a page of tracebacks.
             return bad
-        return Sample(self._transformed(image, number), self.target(row, file.data), row)
-
-    def _labels(self, row: int, content: bytes) -> Tensor:
-        return torch.from_numpy(self.table.target(row))
+        target = self.target(row, file.data) if self.target else torch.from_numpy(self.table.target(row))
+        return Sample(self._transformed(image, number), target, row)
 
     def note_bad_image(self, bad: BadImage) -> None:
         """Count it, or raise, depending on `on_bad_image`."""

@@ -15,53 +15,22 @@ from torch import nn
 STRENGTHS = 9
 _FILL = (128, 128, 128)
 _HOLE_FILL = (125, 122, 113)
+_SHIFT = 150 / 331
 _HOLE = 20  # pixels: the side of the largest hole, whatever the size of the image
 
-Operation = Callable[[Image.Image, float], Image.Image]
+
+def _signed(most: float, strength: float) -> float:
+    return most * strength * (1 if torch.rand(()) < 0.5 else -1)
 
 
-def _sign() -> int:
-    return 1 if torch.rand(()) < 0.5 else -1
+def _affine(image: Image.Image, resample: Image.Resampling, **changed: float) -> Image.Image:
+    """x' = a x + b y + c, y' = d x + e y + f."""
+    matrix = {"a": 1, "b": 0, "c": 0, "d": 0, "e": 1, "f": 0} | changed
+    return image.transform(image.size, Image.Transform.AFFINE, tuple(matrix.values()), resample, fillcolor=_FILL)
 
 
-def _affine(image: Image.Image, matrix: tuple[float, ...], resample: Image.Resampling) -> Image.Image:
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample, fillcolor=_FILL)
-
-
-def _shear_x(image: Image.Image, share: float) -> Image.Image:
-    return _affine(image, (1, 0.3 * share * _sign(), 0, 0, 1, 0), Image.Resampling.BICUBIC)
-
-
-def _shear_y(image: Image.Image, share: float) -> Image.Image:
-    return _affine(image, (1, 0, 0, 0.3 * share * _sign(), 1, 0), Image.Resampling.BICUBIC)
-
-
-def _translate_x(image: Image.Image, share: float) -> Image.Image:
-    return _affine(image, (1, 0, 150 / 331 * share * image.width * _sign(), 0, 1, 0), Image.Resampling.NEAREST)
-
-
-def _translate_y(image: Image.Image, share: float) -> Image.Image:
-    return _affine(image, (1, 0, 0, 0, 1, 150 / 331 * share * image.height * _sign()), Image.Resampling.NEAREST)
-
-
-def _rotate(image: Image.Image, share: float) -> Image.Image:
-    return image.rotate(30 * share, fillcolor=_FILL)  # counter-clockwise only, as in the package
-
-
-def _posterize(image: Image.Image, share: float) -> Image.Image:
-    return ImageOps.posterize(image, round(8 - 4 * share))
-
-
-def _solarize(image: Image.Image, share: float) -> Image.Image:
-    return ImageOps.solarize(image, round(256 * (1 - share)))
-
-
-def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
-    return lambda image, share: kind(image).enhance(1 + 0.9 * share * _sign())
-
-
-def _hole(image: Image.Image, share: float) -> Image.Image:
-    half = round(_HOLE * share) // 2
+def _hole(image: Image.Image, strength: float) -> Image.Image:
+    half = round(_HOLE * strength) // 2
     x, y = (int(torch.randint(side, ())) for side in image.size)
     holed = image.copy()
     if half:
@@ -71,22 +40,22 @@ def _hole(image: Image.Image, share: float) -> Image.Image:
 
 
 # Each takes an image and a strength from 0 to 1.
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "invert": lambda image, _: ImageOps.invert(image),
     "hole": _hole,
-    "sharpness": _enhance(ImageEnhance.Sharpness),
+    "sharpness": lambda image, s: ImageEnhance.Sharpness(image).enhance(1 + _signed(0.9, s)),
     "autocontrast": lambda image, _: ImageOps.autocontrast(image),
-    "posterize": _posterize,
-    "shear-x": _shear_x,
-    "translate-x": _translate_x,
-    "translate-y": _translate_y,
-    "shear-y": _shear_y,
-    "rotate": _rotate,
+    "posterize": lambda image, s: ImageOps.posterize(image, round(8 - 4 * s)),
+    "shear-x": lambda image, s: _affine(image, Image.Resampling.BICUBIC, b=_signed(0.3, s)),
+    "translate-x": lambda image, s: _affine(image, Image.Resampling.NEAREST, c=_signed(_SHIFT * image.width, s)),
+    "translate-y": lambda image, s: _affine(image, Image.Resampling.NEAREST, f=_signed(_SHIFT * image.height, s)),
+    "shear-y": lambda image, s: _affine(image, Image.Resampling.BICUBIC, d=_signed(0.3, s)),
+    "rotate": lambda image, s: image.rotate(30 * s, fillcolor=_FILL),  # counter-clockwise only, as in the package
     "equalize": lambda image, _: ImageOps.equalize(image),
-    "contrast": _enhance(ImageEnhance.Contrast),
-    "colour": _enhance(ImageEnhance.Color),
-    "solarize": _solarize,
-    "brightness": _enhance(ImageEnhance.Brightness),
+    "contrast": lambda image, s: ImageEnhance.Contrast(image).enhance(1 + _signed(0.9, s)),
+    "colour": lambda image, s: ImageEnhance.Color(image).enhance(1 + _signed(0.9, s)),
+    "solarize": lambda image, s: ImageOps.solarize(image, round(256 * (1 - s))),
+    "brightness": lambda image, s: ImageEnhance.Brightness(image).enhance(1 + _signed(0.9, s)),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -20,7 +21,7 @@ from labelwise.data.images import BadImageError, OnBadImage, load_image
 from labelwise.data.readers.base import Names, parse_options
 from labelwise.data.sources import is_streamed, parse_source
 from labelwise.data.streams import HuggingFaceStream, RawSample, Reader, TarShards
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, repeated_name
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, check_unique
 
 _MOST_WORKERS = 1024  # loader workers of one process that can count bad images without losing any
 
@@ -93,31 +94,27 @@ def open_stream(
         raise LabelwiseError(
             f"{data} does not say which labels there are; give labels=, or put labels.txt next to the shards"
         )
-    if (name := repeated_name(names)) is not None:
-        raise LabelwiseError(f"label {name!r} is listed twice; label names must be unique")
+    check_unique(names)
     return LabelStream(samples, names, transform, on_bad_image, chosen.shuffle, chosen.seed)
 
 
+@dataclass(eq=False)
 class LabelStream(IterableDataset[StreamSample]):
     """Each sample once per pass, over all loader workers and distributed processes together.
 
     Processes may get different numbers of samples: a distributed loop has to agree on when a pass ends.
     """
 
-    def __init__(
-        self,
-        source: SampleSource,
-        labels: Sequence[str],
-        transform: Callable[[Image.Image], Tensor],
-        on_bad_image: OnBadImage = "error",
-        shuffle: int = 0,
-        seed: int = 0,
-    ) -> None:
-        self.labels = tuple(labels)
-        self._source, self._transform, self._on_bad_image = source, transform, on_bad_image
-        self._shuffle, self._seed = shuffle, seed
+    source: SampleSource
+    labels: tuple[str, ...]
+    transform: Callable[[Image.Image], Tensor]
+    on_bad_image: OnBadImage = "error"
+    shuffle: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         self._column = {name: column for column, name in enumerate(self.labels)}
-        self._own_labels = source.labels or self.labels  # what a number counts in
+        self._own_labels = self.source.labels or self.labels  # what a number counts in
         self._not_wanted = set(self._own_labels) - set(self.labels)
         self._rank, self._world_size = _rank_and_size()  # asked here: loader workers are not in the process group
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
@@ -146,19 +143,19 @@ class LabelStream(IterableDataset[StreamSample]):
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         reader = Reader(self._rank, self._world_size, worker, workers)
         # All readers shuffle the shards alike, so that each finds its own part; each buffer is shuffled on its own.
-        order = random.Random(f"{self._seed} {int(self._epoch)}") if self._shuffle else None
-        raw: Iterable[RawSample] = self._source.samples(reader, order)
-        if self._shuffle:
-            raw = _shuffled(raw, self._shuffle, random.Random(f"{self._seed} {int(self._epoch)} {reader.index}"))
+        order = random.Random(f"{self.seed} {int(self._epoch)}") if self.shuffle else None
+        raw: Iterable[RawSample] = self.source.samples(reader, order)
+        if self.shuffle:
+            raw = _shuffled(raw, self.shuffle, random.Random(f"{self.seed} {int(self._epoch)} {reader.index}"))
         for sample in raw:
             try:
-                image = load_image(sample.image, min_side=getattr(self._transform, "min_side", None))
+                image = load_image(sample.image, min_side=getattr(self.transform, "min_side", None))
             except BadImageError as error:
-                if self._on_bad_image == "error":
+                if self.on_bad_image == "error":
                     raise BadImageError(sample.key, error.reason).skippable() from None
                 self._skipped[worker] += 1
                 continue
-            yield StreamSample(self._transform(image), self._target(sample), sample.key)
+            yield StreamSample(self.transform(image), self._target(sample), sample.key)
 
     def _target(self, sample: RawSample) -> Tensor:
         target = torch.full((len(self.labels),), ABSENT, dtype=torch.int8)
@@ -168,7 +165,7 @@ class LabelStream(IterableDataset[StreamSample]):
                 if name in self._column:
                     target[self._column[name]] = value
                 elif name not in self._not_wanted:
-                    raise LabelwiseError(f"{sample.key}: {unknown_name('label', name, self.labels)}")
+                    raise unknown_name("label", name, self.labels, sample.key)
         return target
 
     def _name_of(self, number: int, key: str) -> str:
@@ -191,11 +188,8 @@ class StreamLoader(DataLoader[StreamSample]):
 
 
 def _collate(items: list[StreamSample | LabelwiseError]) -> StreamSample | LabelwiseError:
-    for item in items:
-        if isinstance(item, LabelwiseError):
-            return item
-    batch: StreamSample = default_collate(items)
-    return batch
+    error = next((item for item in items if isinstance(item, LabelwiseError)), None)
+    return error or default_collate(items)
 
 
 def _shuffled(samples: Iterable[RawSample], size: int, generator: random.Random) -> Iterator[RawSample]:

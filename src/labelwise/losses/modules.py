@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.core.plugins import import_plugins
+from labelwise.core.plugins import Registry, import_plugins
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
 from labelwise.losses.selective import csl, read_prior
 
-_LOSSES: dict[str, type[Loss]] = {}
+_LOSSES: Registry[type[Loss]] = Registry("loss", "labelwise.losses")
 
 
 class Loss(nn.Module):
@@ -52,7 +52,7 @@ class Loss(nn.Module):
         known = _options_of(self.function)
         for option in options:
             if option not in known.model_fields:
-                raise unknown_name(f"option of loss {self.name!r}", option, known.model_fields)
+                raise unknown_name("option", option, known.model_fields, f"loss {self.name!r}")
         self.options = known.parse(options, f"loss {self.name!r}").model_dump()
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -133,15 +133,7 @@ def loss_options(name: str) -> list[str]:
     >>> loss_options("bce")
     ['label_smoothing', 'target_threshold', 'unknown', 'unknown_weight', 'reduction']
     """
-    return list(_options_of(_find(name).function).model_fields)
-
-
-def _find(name: str) -> type[Loss]:
-    if name not in _LOSSES:
-        import_plugins("labelwise.losses")
-    if name not in _LOSSES:
-        raise unknown_name("loss", name, _LOSSES)
-    return _LOSSES[name]
+    return list(_options_of(_LOSSES.find(name).function).model_fields)
 
 
 def create(name: str, **options: Any) -> Loss:
@@ -154,7 +146,7 @@ def create(name: str, **options: Any) -> Loss:
     >>> create("focal", gamma=1.5)
     Focal(gamma=1.5, alpha=None, unknown='ignore', unknown_weight=1.0, reduction='mean')
     """
-    return _find(name)(**options)
+    return _LOSSES.find(name)(**options)
 
 
 def _options_of(function: Callable[..., Tensor]) -> type[Config]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -86,3 +89,15 @@ class Network(nn.Module):
     def _evaluate(self) -> None:
         if any(module.training for module in self.modules()):
             self.eval()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module returns to its own mode."""
+    training = [each for each in module.modules() if each.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True

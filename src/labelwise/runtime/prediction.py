@@ -20,9 +20,8 @@ from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.tables import to_frame
-from labelwise.data.decode import FoundImage, decode
+from labelwise.data.decode import FoundImage, decode, is_url
 from labelwise.data.images import BadImageError, Encoded
-from labelwise.data.inputs import is_url
 from labelwise.data.preprocessing import Preprocessing
 
 if TYPE_CHECKING:

@@ -170,7 +170,7 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
                 raise LabelwiseError(f"{source} has no splits; split it first, so that all runs use the same images")
             for name in () if test_split is None else test_split.split("+"):
                 if name not in DEFAULT_FRACTIONS:
-                    raise unknown_name(f"split of {source}", name, DEFAULT_FRACTIONS)
+                    raise unknown_name("split", name, DEFAULT_FRACTIONS, str(source))
             if (out / SPLITS).exists():
                 _check_same(table, out)
             else:

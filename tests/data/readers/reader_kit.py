@@ -87,7 +87,7 @@ class ReaderKit:
         query = "&".join(f"{name}={value}" for name, value in self.option.items())
         self.check(open_data(f"{self.format}:{path}?{query}"))
         self.check(open_data(f"{self.format}:{path}", **self.option))
-        with pytest.raises(LabelwiseError, match=f"unknown option of format '{self.format}' 'check_file'; did you"):
+        with pytest.raises(LabelwiseError, match=f"^format '{self.format}': unknown option 'check_file'; did you"):
             open_data(f"{self.format}:{path}?check_file=no")
 
     def test_options_are_documented(self) -> None:

@@ -146,7 +146,7 @@ MISTAKES = {
     "no image": ("image,labels\n ,cat\n", r"row 2: the image column is empty"),
     "gone": (
         "image,labels\na.jpg,cat\n/old/disk/b.jpg,cat\nx.jpg,dog\n",
-        r"row 3: image '/old/disk/b.jpg' does not exist \(nor do 1 more of 3\)\. .*root=",
+        r"row 3: image '/old/disk/b.jpg' does not exist \(nor does 1 more of 3\)\. .*root=",
     ),
     "conflict": (
         "image,labels\na.jpg,cat\nb.jpg,cat\na.jpg,dog\n",

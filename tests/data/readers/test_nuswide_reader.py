@@ -64,7 +64,7 @@ def test_incomplete_files_are_named(original: Path) -> None:
         open_data(original)
     labels.write_text("1\n0\n")
     (original / "NUS_WID_Tags/Train_Tags1k.dat").write_text("1\t0\t0\n")
-    with pytest.raises(LabelwiseError, match=r"Train_Tags1k\.dat has 1 lines for 2 images"):
+    with pytest.raises(LabelwiseError, match=r"Train_Tags1k\.dat has 1 line for the 2 images"):
         open_data(original, vocabulary="tags")
 
 

@@ -109,7 +109,7 @@ def test_memory_per_line(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (HEADER + f"{ONE},verification,/m/012mj,0.5\n", "line 2: a human label has confidence 0 or 1, not 0.5"),
-        (HEADER + f"{ONE},verification,/m/012mj\n", "line 2: 3 fields, expected 4"),
+        (HEADER + f"{ONE},verification,/m/012mj\n", "line 2: expected 4 fields, not 3"),
         (HEADER + "photo1,verification,/m/012mj,1\n", "line 2: invalid literal"),
         ("Image,Label\n", "line 1: expected ImageID,Source,LabelName,Confidence"),
     ],

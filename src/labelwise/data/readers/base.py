@@ -6,6 +6,7 @@ example. A reader in your own package works the same way, see `register_format`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from pydantic import BeforeValidator
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.core.plugins import import_plugins
+from labelwise.core.plugins import import_plugins, same_origin
 from labelwise.data.table import LabelTable
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
@@ -47,7 +48,7 @@ def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str)
     """Typed options from what the user gave; a misspelt name gets the nearest one proposed."""
     for name in values:
         if name not in kind.model_fields:
-            raise unknown_name(f"option of {where}", name, kind.model_fields)
+            raise unknown_name("option", name, kind.model_fields, where)
     return kind.parse(values, where)
 
 
@@ -104,9 +105,7 @@ def register_format(
     def register(read: AnyRead) -> AnyRead:
         new = Format(name, read, options, looks_like, recognise, tuple(aliases), priority, missing_image_fix)
         for taken in (name, *aliases):
-            there = _FORMATS.get(taken)
-            # A notebook cell that runs again defines the same function anew.
-            if there is not None and _origin(there.read) != _origin(read):
+            if taken in _FORMATS and not same_origin(_FORMATS[taken].read, read):
                 raise LabelwiseError(f"there is a data format {taken!r} already; choose another name")
         _FORMATS.update(dict.fromkeys((name, *aliases), new))
         return read
@@ -124,10 +123,6 @@ def unregister_format(name: str) -> None:
     """
     for alias in (name, *find_format(name).aliases):
         _FORMATS.pop(alias, None)
-
-
-def _origin(read: Read) -> tuple[object, object]:
-    return getattr(read, "__module__", None), getattr(read, "__qualname__", read)
 
 
 def find_format(name: str, others: Sequence[str] = ()) -> Format:
@@ -161,7 +156,7 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
         return table.select(there)
     row = int(np.argmin(there))
     gone = int(np.count_nonzero(~there))
-    more = f" (nor do {gone - 1} more of {len(table)})" if gone > 1 else ""
+    more = f" (nor {'does' if gone == 2 else 'do'} {gone - 1} more of {len(table)})" if gone > 1 else ""
     raise LabelwiseError(f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}")
 
 
@@ -175,10 +170,26 @@ def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name} ({id})" if count[name] > 1 else name for name, id in zip(names, ids, strict=True))
 
 
+def choose_year(data: str, years: Sequence[str], given: str | None) -> str:
+    """The year to read of a dataset that may hold several; "" if it holds no more than one."""
+    if given is None and len(years) > 1:
+        raise LabelwiseError(
+            f"{data.partition(':')[2]} holds several years ({', '.join(years)}); choose one: {data}?year={years[0]}"
+        )
+    if given is not None and given not in years:
+        raise unknown_name("year", given, years, data)
+    return given or ""
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:  # of the JSON or of the encoding
+        raise LabelwiseError(f"{path} is not readable JSON: {error}") from None
+
+
 def read_lines(path: Path) -> list[str]:
-    """The non-empty lines of a text file, stripped."""
-    if not path.is_file():
-        raise LabelwiseError(f"{path} is missing")
+    """The non-empty lines of a text file, stripped. `open_data` tells if it is missing."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

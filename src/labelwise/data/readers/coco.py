@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers.base import ReaderOptions, register_format
+from labelwise.core.arrays import Targets
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.readers.base import ReaderOptions, choose_year, read_json, register_format
 from labelwise.data.readers.manifest import is_usual_split
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, canonical_split
+from labelwise.data.table import ABSENT, PRESENT, VALUES, LabelTable, canonical_split
 
 # What entries must have, and of which type. Ids are numbers, or texts in files that were not made by COCO.
 _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
@@ -23,7 +22,6 @@ _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
     "categories": {"id": (int, str), "name": (str,)},
     "annotations": {"image_id": (int, str), "category_id": (int, str)},
 }
-_VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 # fmt: off
 COCO_LABELS = (  # in the order of their ids, which is that of published models' outputs
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
@@ -74,7 +72,7 @@ def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) ->
     categories: dict[int | str, str] = {}
     images: list[str] = []
     splits: list[str] = []
-    targets: list[npt.NDArray[np.int8]] = []
+    targets: list[Targets] = []
     for file in files:
         content = _load(file)
         in_order = sorted(content["categories"], key=lambda entry: (isinstance(entry["id"], str), entry["id"]))
@@ -84,7 +82,7 @@ def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) ->
         if categories and found != categories:
             raise LabelwiseError(f"{file} has other categories than {files[0]}; read them one by one")
         categories = found
-        names, values = _values(file, content, list(categories), options)
+        names, values = _values(file, content, categories, options)
         folder = _images_folder(file, names, options.images_folder)
         images += [os.path.join(folder, name) for name in names]
         splits += [split_of_file(file)] * len(names)
@@ -99,20 +97,12 @@ def _files_of_year(root: Path, year: str | None) -> list[Path]:
     years = sorted({match[1] for file in files if (match := re.search(r"(\d{4})$", file.stem))})
     if not files:
         raise LabelwiseError(f"{root} is not a COCO folder: looked for annotations/instances_*.json in it")
-    if year is None and len(years) > 1:
-        raise LabelwiseError(
-            f"{root} holds several years ({', '.join(years)}); choose one: coco:{root}?year={years[0]}"
-        )
-    if year is not None and year not in years:
-        raise unknown_name(f"COCO year of {root}", year, years)
-    return [file for file in files if year is None or file.stem.endswith(year)]
+    chosen = choose_year(f"coco:{root}", years, year)
+    return [file for file in files if file.stem.endswith(chosen)]
 
 
 def _load(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise LabelwiseError(f"{file} is not readable JSON: {error}") from None
+    content = read_json(file)
     missing = {"images", "annotations", "categories"} - set(content if isinstance(content, dict) else ())
     if missing:
         raise LabelwiseError(f"{file} is not a COCO instances file: it has no {', '.join(sorted(missing))}")
@@ -126,13 +116,13 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _values(
-    file: Path, content: dict[str, Any], category_ids: list[int | str], options: CocoOptions
-) -> tuple[list[str], npt.NDArray[np.int8]]:
+    file: Path, content: dict[str, Any], categories: Iterable[int | str], options: CocoOptions
+) -> tuple[list[str], Targets]:
     """File names and values [M, N], in the file's image order and the categories' id order."""
     row_of = {image["id"]: row for row, image in enumerate(content["images"])}
     if len(row_of) < len(content["images"]):
         raise LabelwiseError(f"{file} lists an image id twice; ids must be unique")
-    column_of = {category: column for column, category in enumerate(category_ids)}
+    column_of = {category: column for column, category in enumerate(categories)}
     values = np.full((len(row_of), len(column_of)), ABSENT, np.int8)
     annotated = np.zeros(len(row_of), bool)
     # Crowd regions first: a single object of the same label then overrules what a crowd alone would say.
@@ -143,7 +133,7 @@ def _values(
             raise LabelwiseError(
                 f"{file}: annotation {annotation.get('id')} refers to image or category {error}, which is not listed"
             ) from None
-        values[row, column] = _VALUE[options.crowd] if annotation.get("iscrowd") else PRESENT
+        values[row, column] = VALUES[options.crowd] if annotation.get("iscrowd") else PRESENT
         annotated[row] = True
     kept = annotated if options.empty == "drop" else np.ones_like(annotated)
     names = [image["file_name"] for image, keep in zip(content["images"], kept, strict=True) if keep]
@@ -158,10 +148,8 @@ def _images_folder(file: Path, names: list[str], given: str | None) -> str:
     part = file.stem.removeprefix("instances_")  # train2017
     split = re.sub(r"\d{4}$", "", part)
     folders = [root / part, root / "images" / part, root / split, root / "images" / split, root / "images", root]
-    for folder in folders:
-        if names and (folder / names[0]).exists():
-            return str(folder)
-    return str(folders[0])  # checked with all the others, which says what is missing
+    # If none does, the first: it is checked with all the others, which says what is missing.
+    return str(next((folder for folder in folders if names and (folder / names[0]).exists()), folders[0]))
 
 
 def split_of_file(file: Path) -> str:

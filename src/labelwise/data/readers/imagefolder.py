@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.decode import walk
+from labelwise.data.decode import images_below
 from labelwise.data.images import is_image
-from labelwise.data.readers.base import ReaderOptions, read_lines, register_format, unique_names
-from labelwise.data.table import LabelTable, canonical_split
+from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format, unique_names
+from labelwise.data.table import PRESENT, LabelTable, canonical_split
 
 _SPLITS = {"train", "val", "test"}
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
@@ -52,24 +48,17 @@ def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[s
     column_of = {name: column for column, name in enumerate(classes)}
     images: list[str] = []
     splits: list[str] = []
-    columns: list[int] = []
+    rows: list[dict[int, int]] = []
     for split, root in split_folders.items():
         for folder in _folders(root):
-            found = list(_images_below(folder))
+            found = list(images_below(folder))
             images += found
             splits += [split] * len(found)
-            columns += [column_of[folder.name]] * len(found)
+            rows += [{column_of[folder.name]: PRESENT}] * len(found)
     if not images:
         raise LabelwiseError(f"{path} has no images in folders named after their class, like {path}/cat/1.jpg")
-    return LabelTable(
-        _names(path, classes, options.names_file),
-        images,
-        splits,
-        np.arange(len(images) + 1),
-        np.array(columns, np.int32),
-        np.ones(len(images), np.int8),
-        single_label=True,
-    )
+    names = _names(path, classes, options.names_file)
+    return LabelTable.from_rows(images, rows, names, splits=splits, single_label=True)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -105,12 +94,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
 
 
 def _holds_images(folder: Path) -> bool:
-    return next(_images_below(folder), None) is not None
-
-
-def _images_below(folder: Path) -> Iterator[str]:
-    for parent, names in walk(folder):
-        yield from (os.path.join(parent, name) for name in names if is_image(name))
+    return next(images_below(folder), None) is not None
 
 
 def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str, ...]:
@@ -121,7 +105,7 @@ def _names(path: Path, classes: list[str], names_file: str | None) -> tuple[str,
         return tuple(classes)
     if file.suffix == ".json":
         try:
-            name_of = {synset: name.replace("_", " ") for synset, name in json.loads(file.read_text("utf-8")).values()}
+            name_of = {synset: name.replace("_", " ") for synset, name in read_json(file).values()}
         except (ValueError, AttributeError, TypeError):
             raise LabelwiseError(f'{file} is not like {{"0": ["n01440764", "tench"], ...}}') from None
     else:  # n01440764 tench, Tinca tinca

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
-from labelwise.data.readers.manifest_labels import entries_of_columns, entries_of_names
-from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, read_records
+from labelwise.data.readers.records import (
+    PREDICTION_COLUMNS,
+    Records,
+    entries_of_columns,
+    entries_of_names,
+    read_records,
+)
 from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
 
 # Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.
@@ -24,14 +29,8 @@ IMAGE_COLUMNS = ("image", "image_path", "img", "img_path", "image_file", "filepa
 LABEL_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
 SPLIT_COLUMNS = ("split", "split_name", "set", "subset", "fold", "partition")
 UNKNOWN_COLUMNS = ("unknown", "unknown_labels")
-KIND_OF_SUFFIX = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
+MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
+KIND_OF_SUFFIX = {f".{kind}": kind for kind in MANIFEST_KINDS} | {".tab": "tsv", ".ndjson": "jsonl"}
 
 
 class ManifestOptions(ReaderOptions):
@@ -73,11 +72,16 @@ def read_manifest(
     kind = kind or KIND_OF_SUFFIX.get(path.suffix.lower(), "csv")
     records = read_records(path, kind, options.delimiter, options.encoding)
     image_column = _column(records, "image", options.image_column, IMAGE_COLUMNS)
-    split_column = _optional_column(records, "split", options.split_column, SPLIT_COLUMNS)
-    unknown_column = _optional_column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
+    if image_column is None:
+        raise LabelwiseError(
+            f"{path} has no image column: it has {', '.join(records.columns)}; rename one to 'image', or name it with "
+            "image_column="
+        )
+    split_column = _column(records, "split", options.split_column, SPLIT_COLUMNS)
+    unknown_column = _column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
     label_column = None
     if options.label_columns is None:
-        label_column = _optional_column(records, "label", options.label_column, LABEL_COLUMNS)
+        label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
     if label_column:
         # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
         separator = "|" if records.columns == PREDICTION_COLUMNS else None
@@ -88,34 +92,23 @@ def read_manifest(
                 f"{path}: unknown_column= needs a label column; in a column per label leave cells empty"
             )
         for name in options.ignore_columns:
-            if name not in records.columns:
-                raise unknown_name(f"column of {path}", name, records.columns)
+            _column(records, "ignored", name)
         used = {image_column, split_column, *options.ignore_columns}
         columns = options.label_columns or [name for name in records.columns if name not in used]
         # Where rows are merged, a 0 that is written down counts for more than an unknown.
         names, entries = entries_of_columns(records, columns, keep_absent=options.duplicates == "merge")
 
-    images = [
-        image_path(cell, os.path.dirname(path), options.root, records.at(row))
-        for row, cell in enumerate(records.column(image_column))
-    ]
+    folder = os.path.dirname(path)
+    images = [image_path(cell, folder, options.root, records.at(line)) for line, cell in records.cells(image_column)]
     splits = [""] * len(images)
     if split_column:
-        splits = [
-            split_of(cell, options.splits, records.at(row)) for row, cell in enumerate(records.column(split_column))
-        ]
-    kept = without_repeats(str(path), records.lines, images, splits, entries, options.duplicates)
-    if options.duplicates == "merge":  # what is absent need not be listed any more
-        for row in kept:
-            entries[row] = {column: value for column, value in entries[row].items() if value != ABSENT}
-    return LabelTable(
-        tuple(names),
-        [images[row] for row in kept],
-        [splits[row] for row in kept],
-        np.concatenate([[0], np.cumsum([len(entries[row]) for row in kept])]),
-        np.array([column for row in kept for column in entries[row]], np.int32),
-        np.array([value for row in kept for value in entries[row].values()], np.int8),
-        lines=np.array([records.lines[row] for row in kept], np.int64),
+        splits = [split_of(cell, options.splits, records.at(line)) for line, cell in records.cells(split_column)]
+    rows = _without_repeats(map(_Row, records.lines, images, splits, entries), path, options.duplicates)
+    # What is absent need not be listed any more.
+    values = ({column: value for column, value in row.values.items() if value != ABSENT} for row in rows)
+    lines = np.array([row.line for row in rows], np.int64)
+    return LabelTable.from_rows(
+        [row.image for row in rows], values, names, splits=[row.split for row in rows], lines=lines
     )
 
 
@@ -137,10 +130,10 @@ def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     """
     name = canonical_split("" if cell is None else str(cell))
     if allowed is not None and name not in {canonical_split(split) for split in allowed}:
-        raise LabelwiseError(f"{where}: {unknown_name('split', name, allowed)}")
+        raise unknown_name("split", name, allowed, where)
     if allowed is None and not is_usual_split(name):
-        problem = unknown_name("split", name, ("train", "val", "test"))
-        raise LabelwiseError(f"{where}: {problem}. If it is meant, add splits=train,val,{name}")
+        problem = unknown_name("split", name, ("train", "val", "test"), where)
+        raise LabelwiseError(f"{problem}. If it is meant, add splits=train,val,{name}")
     return name
 
 
@@ -167,33 +160,33 @@ def image_path(cell: Any, folder: str, root: str | None, where: str) -> str:
     return os.path.join(root, image)
 
 
-def without_repeats(
-    file: str,
-    lines: Sequence[int],
-    images: Sequence[str],
-    splits: Sequence[str],
-    entries: Sequence[dict[int, int]],
-    duplicates: str,
-) -> list[int]:
-    """The rows to keep: the first of each image. Labels of later rows are joined into it if `duplicates` is merge."""
-    first_row: dict[str, int] = {}
-    for row, image in enumerate(images):
-        first = first_row.setdefault(os.path.normpath(image), row)
-        if first == row:
+class _Row(NamedTuple):
+    line: int
+    image: str
+    split: str
+    values: dict[int, int]  # by column
+
+
+def _without_repeats(rows: Iterable[_Row], file: Path, duplicates: str) -> list[_Row]:
+    """The first row of each image. The labels of later ones are joined into it if `duplicates` is merge."""
+    kept: dict[str, _Row] = {}
+    for row in rows:
+        first = kept.setdefault(os.path.normpath(row.image), row)
+        if first is row:
             continue
-        problem = f"{file} row {lines[row]}: image {image!r}"
-        if splits[row] != splits[first]:
+        problem = f"{file} row {row.line}: image {row.image!r}"
+        if row.split != first.split:
             raise LabelwiseError(
-                f"{problem} is in split {splits[row]!r}, but in {splits[first]!r} in row {lines[first]}; delete one row"
+                f"{problem} is in split {row.split!r}, but in {first.split!r} in row {first.line}; delete one row"
             )
-        if entries[row] != entries[first] and duplicates == "error":
+        if row.values != first.values and duplicates == "error":
             raise LabelwiseError(
-                f"{problem} has other labels than in row {lines[first]}; correct one of them, or join the labels of "
-                "all rows of an image with duplicates=merge"
+                f"{problem} has other labels than in row {first.line}; correct one of them, or join the labels of all "
+                "rows of an image with duplicates=merge"
             )
-        for column, value in entries[row].items():
-            entries[first][column] = max(value, entries[first].get(column, UNKNOWN))
-    return list(first_row.values())
+        for column, value in row.values.items():
+            first.values[column] = max(value, first.values.get(column, UNKNOWN))
+    return list(kept.values())
 
 
 # ---- columns
@@ -203,23 +196,16 @@ def plain_column(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
-def _optional_column(records: Records, what: str, given: str | None, usual: Sequence[str]) -> str | None:
-    if given is not None:
-        if given not in records.columns:
-            raise unknown_name(f"{what} column of {records.file}", given, records.columns)
-        return given
-    found = {plain_column(name): name for name in records.columns}
+def find_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
+    """The column that is called like the first of the `usual` names that there is."""
+    found = {plain_column(name): name for name in columns}
     return next((found[name] for name in usual if name in found), None)
 
 
-def _column(records: Records, what: str, given: str | None, usual: Sequence[str]) -> str:
-    column = _optional_column(records, what, given, usual)
-    if column is None:
-        raise LabelwiseError(
-            f"{records.file} has no {what} column: it has {', '.join(records.columns)}; rename one to {usual[0]!r}, "
-            f"or name it with {what}_column="
-        )
-    return column
+def _column(records: Records, what: str, given: str | None, usual: Sequence[str] = ()) -> str | None:
+    if given is not None and given not in records.columns:
+        raise unknown_name(f"{what} column", given, records.columns, records.file)
+    return given or find_column(records.columns, usual)
 
 
 # ---- formats
@@ -234,12 +220,12 @@ def _is_kind(kind: str, path: Path) -> bool:
     return path.is_file() and KIND_OF_SUFFIX.get(path.suffix.lower()) == kind
 
 
-for _kind in ("csv", "tsv", "jsonl", "parquet"):
+for _kind in MANIFEST_KINDS:
     register_format(
         _kind,
         options=ManifestOptions,
         recognise=partial(_is_kind, _kind),
-        looks_like=f"a file *{next(suffix for suffix, of in KIND_OF_SUFFIX.items() if of == _kind)}",
+        looks_like=f"a file *.{_kind}",
         missing_image_fix=_MISSING_IMAGE,
     )(partial(read_manifest, kind=_kind))
 

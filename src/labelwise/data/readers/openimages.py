@@ -6,15 +6,15 @@ The training file has 60 million lines: it is read line by line into flat arrays
 from __future__ import annotations
 
 import csv
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
+from labelwise.core.arrays import Columns, Ints, Targets, row_pointers
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import ReaderOptions, read_lines, register_format, unique_names
 from labelwise.data.strings import CodedStrings, PackedStrings
@@ -40,14 +40,10 @@ class OpenImagesOptions(ReaderOptions):
     machine_threshold: float | None = None
 
 
-def _recognise(path: Path) -> bool:
-    return path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv"))
-
-
 @register_format(
     "openimages",
     options=OpenImagesOptions,
-    recognise=_recognise,
+    recognise=lambda path: path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv")),
     looks_like="*-annotations-human-imagelabels.csv and train/<ImageID>.jpg",
     aliases=["open-images"],
     missing_image_fix="Give the folder that holds train/, validation/, test/ with images_folder=, or leave it out with "
@@ -60,24 +56,16 @@ def read_openimages(path: Path, options: OpenImagesOptions, labels: Sequence[str
     ids, names = _classes(path, options.classes, [file for group in files.values() for file in group])
     column_of = {id: column for column, id in enumerate(ids)}
     folder = options.images_folder or str(path)
-
-    lengths: list[npt.NDArray[np.int64]] = []
-    columns: list[npt.NDArray[np.int32]] = []
-    values: list[npt.NDArray[np.int8]] = []
-    images_of: dict[str, npt.NDArray[np.uint64]] = {}
-    for split in _SPLITS:
-        images, counts, split_columns, split_values = _read_split(files[split], column_of, options.machine_threshold)
-        images_of[split] = images
-        lengths.append(counts)
-        columns.append(split_columns)
-        values.append(split_values)
+    parts = {split: _read_split(files[split], column_of, options.machine_threshold) for split in _SPLITS}
     return LabelTable(
         names,
-        PackedStrings(f"{folder}/{split}/{image:016x}.jpg" for split in _SPLITS for image in images_of[split].tolist()),
-        CodedStrings(canonical_split(split) for split in _SPLITS for _ in range(len(images_of[split]))),
-        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
-        np.concatenate(columns),
-        np.concatenate(values),
+        PackedStrings(
+            f"{folder}/{split}/{id:016x}.jpg" for split, part in parts.items() for id in part.images.tolist()
+        ),
+        CodedStrings(canonical_split(split) for split, part in parts.items() for _ in range(len(part.images))),
+        row_pointers(np.concatenate([part.lengths for part in parts.values()])),
+        np.concatenate([part.columns for part in parts.values()]),
+        np.concatenate([part.values for part in parts.values()]),
         fill=UNKNOWN,
     )
 
@@ -90,11 +78,9 @@ def _find(path: Path, pattern: str) -> list[Path]:
 
 def _label_files(path: Path, split: str, machine: bool) -> list[Path]:
     """`oidv6-train-annotations-human-imagelabels.csv`; the boxable selection only where the complete file is absent."""
-    files = []
-    for kind in ("human", "machine") if machine else ("human",):
-        found = sorted(_find(path, f"*{split}-annotations-{kind}-imagelabels*.csv"), key=lambda file: len(file.name))
-        files += found[:1]
-    return files
+    kinds = ("human", "machine") if machine else ("human",)
+    found = [_find(path, f"*{split}-annotations-{kind}-imagelabels*.csv") for kind in kinds]
+    return [min(files, key=lambda file: len(file.name)) for files in found if files]
 
 
 def _classes(path: Path, which: str, files: list[Path]) -> tuple[list[str], tuple[str, ...]]:
@@ -132,30 +118,38 @@ def _lines(file: Path) -> Iterator[tuple[int, str, str, str]]:
         for number, line in enumerate(stream, 2):
             fields = line.rstrip().split(",")
             if len(fields) != len(header):
-                raise LabelwiseError(f"{file} line {number}: {len(fields)} fields, expected {len(header)}")
+                raise LabelwiseError(f"{file} line {number}: expected {len(header)} fields, not {len(fields)}")
             yield number, fields[image], fields[label], fields[confidence]
 
 
-def _read_split(
-    files: list[Path], column_of: dict[str, int], threshold: float | None
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-    """Image ids [m] (sorted), entries per image [m], columns and values of the entries."""
+class _Part(NamedTuple):
+    """The images and labels of one split."""
+
+    images: NDArray[np.uint64]  # [m] ids, sorted
+    lengths: Ints  # [m] entries of each image
+    columns: Columns  # of the entries
+    values: Targets  # of the entries
+
+
+def _read_split(files: list[Path], column_of: dict[str, int], threshold: float | None) -> _Part:
     image_ids, columns, ranks = array("Q"), array("i"), array("b")
     for file in files:
-        is_machine = re.search("-machine-", file.name) is not None
+        is_machine = "-machine-" in file.name
         for number, image, label, confidence in _lines(file):
             column = column_of.get(label)
             if column is None:
                 continue  # not among the wanted classes
             try:
-                rank = _rank(float(confidence), is_machine, threshold)
-                image_id = array("Q", [int(image, 16)])[0]
+                sure = float(confidence)
+                if not is_machine and sure not in (0.0, 1.0):
+                    raise ValueError(f"a human label has confidence 0 or 1, not {sure}")
+                if is_machine and (threshold is None or sure < threshold):
+                    continue
+                image_ids.append(int(image, 16))
             except (ValueError, OverflowError) as error:
                 raise LabelwiseError(f"{file} line {number}: {error}") from None
-            if rank is not None:
-                image_ids.append(image_id)
-                columns.append(column)
-                ranks.append(rank)
+            columns.append(column)
+            ranks.append(_MACHINE_PRESENT if is_machine else _HUMAN_PRESENT if sure else _HUMAN_ABSENT)
     all_ids = np.asarray(image_ids, np.uint64)
     images = np.unique(all_ids)
     # One integer per line that sorts by image, label and rank: sorting it in place needs no other copy of the data.
@@ -169,13 +163,5 @@ def _read_split(
     first = np.ones(len(pairs), bool)
     first[1:] = pairs[1:] != pairs[:-1]
     row_of, entry_columns = np.divmod(pairs[first], len(column_of))
-    counts = np.bincount(row_of, minlength=len(images)).astype(np.int64)
-    return images, counts, entry_columns.astype(np.int32), _VALUE_OF_RANK[rank_of[first]]
-
-
-def _rank(confidence: float, is_machine: bool, threshold: float | None) -> int | None:
-    if is_machine:
-        return _MACHINE_PRESENT if threshold is not None and confidence >= threshold else None
-    if confidence not in (0.0, 1.0):
-        raise ValueError(f"a human label has confidence 0 or 1, not {confidence}")
-    return _HUMAN_PRESENT if confidence == 1.0 else _HUMAN_ABSENT
+    lengths = np.bincount(row_of, minlength=len(images))
+    return _Part(images, lengths, entry_columns.astype(np.int32), _VALUE_OF_RANK[rank_of[first]])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
 import numpy as np
-import numpy.typing as npt
 
-from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.readers.base import ReaderOptions, read_lines, register_format
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelwise.core.arrays import Targets
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.readers.base import ReaderOptions, choose_year, read_lines, register_format
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, VALUES, LabelTable
 
 # fmt: off
 VOC_LABELS = [
@@ -22,7 +22,6 @@ VOC_LABELS = [
 ]
 # fmt: on
 _SPLITS = ("train", "val", "test")
-_VALUE = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 
 
 class VocOptions(ReaderOptions):
@@ -62,11 +61,11 @@ def read_voc(path: Path, options: VocOptions, labels: Sequence[str] | None) -> L
     by_lists = options.annotations == "imagesets" or (
         options.annotations == "auto" and not options.annotations_folder and _has_label_lists(lists)
     )
-    difficult = _VALUE[options.difficult]
+    difficult = VALUES[options.difficult]
     if by_lists:
         names, targets = _from_lists(lists, split_of, difficult)
     else:
-        names, targets = _from_xml(annotations, list(split_of), difficult)
+        names, targets = _from_xml(annotations, split_of, difficult)
     images = [str(root / "JPEGImages" / f"{image}.jpg") for image in split_of]
     return LabelTable.from_dense(images, targets, names, splits=list(split_of.values()))
 
@@ -80,21 +79,11 @@ def _year_folder(path: Path, year: str | None) -> Path:
         raise LabelwiseError(
             f"{path} is not a VOC devkit: it holds neither VOC2007/ImageSets/Main nor VOC2007/Annotations"
         )
-    if year is None:
-        if len(years) > 1:
-            raise LabelwiseError(
-                f"{path} holds several years ({', '.join(years)}); choose one: voc:{path}?year={years[0]}"
-            )
-        year = years[0]
-    if year not in years:
-        raise unknown_name(f"VOC year of {path}", year, years)
-    return devkit / f"VOC{year}"
+    return devkit / f"VOC{choose_year(f'voc:{path}', years, year) or years[0]}"
 
 
 def _is_year_folder(path: Path) -> bool:
-    return (path / "ImageSets" / "Main").is_dir() or (
-        (path / "JPEGImages").is_dir() and (path / "Annotations").is_dir()
-    )
+    return (path / "ImageSets/Main").is_dir() or ((path / "JPEGImages").is_dir() and (path / "Annotations").is_dir())
 
 
 def _split_of_image(lists: Path, annotations: Path) -> dict[str, str]:
@@ -124,7 +113,7 @@ def _official_order(names: set[str]) -> list[str]:
     return VOC_LABELS if names <= set(VOC_LABELS) else sorted(names)
 
 
-def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[list[str], npt.NDArray[np.int8]]:
+def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[list[str], Targets]:
     """`<label>_<split>.txt`: 1 present, 0 only as difficult, -1 absent. Images that no list mentions stay unknown."""
     files = {
         (match[1], match[2]): file
@@ -162,37 +151,30 @@ def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[
     return labels, targets
 
 
-def _from_xml(folder: Path, images: Sequence[str], difficult: int) -> tuple[list[str], npt.NDArray[np.int8]]:
-    """A label is present if any object of it is not difficult; if all are, it has the value `difficult`."""
+def _from_xml(folder: Path, images: Collection[str], difficult: int) -> tuple[list[str], Targets]:
     if not folder.is_dir():
         raise LabelwiseError(f"the XML folder {folder} is missing; unpack it, or give annotations_folder=")
-    plain: list[set[str]] = []
-    hard: list[set[str]] = []
-    for image in images:
-        objects = _objects(folder / f"{image}.xml")
-        plain.append({name for name, is_difficult in objects if not is_difficult})
-        hard.append({name for name, is_difficult in objects if is_difficult})
-    labels = _official_order(set().union(*plain, *hard))
+    rows = [_values_in(folder / f"{image}.xml", difficult) for image in images]
+    labels = _official_order({name for values in rows for name in values})
     column = {label: i for i, label in enumerate(labels)}
     targets = np.full((len(images), len(labels)), ABSENT, np.int8)  # [M, N]
-    for row in range(len(images)):
-        targets[row, [column[name] for name in hard[row]]] = difficult
-        targets[row, [column[name] for name in plain[row]]] = PRESENT
+    for target, values in zip(targets, rows, strict=True):
+        target[[column[name] for name in values]] = list(values.values())
     return labels, targets
 
 
-def _objects(file: Path) -> list[tuple[str, bool]]:
-    """The (name, difficult) of each object; body parts inside an object have names too and are not objects."""
+def _values_in(file: Path, difficult: int) -> dict[str, int]:
+    """A label is present if any object of it is not difficult; if all are, it has the value `difficult`."""
     try:
         root = ElementTree.parse(file).getroot()
-    except FileNotFoundError:
-        raise LabelwiseError(f"the annotation {file} is missing") from None
     except ElementTree.ParseError as error:
         raise LabelwiseError(f"{file} is not readable XML: {error}") from None
-    objects = [
-        ((item.findtext("name") or "").strip(), (item.findtext("difficult") or "0").strip() == "1")
-        for item in root.findall("object")
-    ]
-    if any(not name for name, _ in objects):
-        raise LabelwiseError(f"{file}: an object has no name; correct the annotation")
-    return objects
+    values: dict[str, int] = {}
+    for item in root.findall("object"):  # body parts inside an object have names too and are not objects
+        name = (item.findtext("name") or "").strip()
+        if not name:
+            raise LabelwiseError(f"{file}: an object has no name; correct the annotation")
+        if (item.findtext("difficult") or "0").strip() != "1":
+            values[name] = PRESENT
+        values.setdefault(name, difficult)
+    return values
