@@ -251,8 +251,8 @@ def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
     assert "--overwrite" in said
     assert "overwrite=True" not in said
     with pytest.raises(SystemExit):
-        main(["train", "--data", data, "--out", "x", "--set", "ema=0.9", "--set", "strategy=fsdp"])
-    assert "--set " in capsys.readouterr().err
+        main(["train", "--data", data, "--out", "x", "--head", "ml-decoder", "--set", "head.queries=words"])
+    assert "--set model.words=package:glove-50d" in capsys.readouterr().err
     for words in (
         ["train", "--out", "x", "--set", "data=y"],
         ["sweep", "--grid", "seed=0", "--out", "x", "--set", "out=y"],
