@@ -101,6 +101,14 @@ def shortened(names: Sequence[str], most: int = 5) -> str:
     return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "image"), counted(3000, "label")
+    ('1 image', '3,000 labels')
+    """
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """torch raises RuntimeError from its allocators, from oneDNN and from C++ alike.
 
