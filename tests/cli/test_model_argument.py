@@ -90,7 +90,7 @@ def test_the_bundled_model_predicts_and_explains(
     image = make_sample(tmp_path / "sample", images=2, size=48).images[0]
     create_model("test_resnet", "hsq", ("kite", "sea"), weights="none", size=32, dim=16).save(tmp_path / "bundled")
     monkeypatch.setitem(sys.modules, "labelwise.bundled", SimpleNamespace(default_model=lambda: tmp_path / "bundled"))
-    predict(image, str(tmp_path / "sample"), top=2, json_file=tmp_path / "tags.json")
+    predict(image, str(tmp_path / "sample"), top=2, json=tmp_path / "tags.json")
     assert len(json.loads((tmp_path / "tags.json").read_text())) == 3
     assert all("kite" in line and "sea" in line for line in capsys.readouterr().out.splitlines())
     explain(image, out=tmp_path / "why.png")

@@ -44,7 +44,7 @@ def one(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def several(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("several")
-    report([str(run) for run in runs], out=out, pair=["sun,tree"], **QUICK)
+    report([str(run) for run in runs], out=out, pairs=["sun,tree"], **QUICK)
     return out
 
 

@@ -117,9 +117,10 @@ def predict_stream(
             images.
         batch_size: Images per batch.
         on_bad_image: `skip` gives an image that cannot be decoded a prediction with an `error`.
-        json: Also write a JSON list, one line per image, with the scores of all labels; `.jsonl`: only the lines.
-        csv: Also write a table with the columns image, labels and scores, which is a manifest for `lw.train`.
-        sidecar: Also write a file beside each image: `json`, `txt` (a label per line) or `xmp` (keywords).
+        json: Also write a JSON list to this file, one line per image, with the scores of all labels. FILE.jsonl: only
+            the lines.
+        csv: Also write a table to this file: image, labels, scores. It is a manifest that can be read as data again.
+        sidecar: Also write a file beside each image: json, txt (a label per line) or xmp (keywords).
         sidecar_dir: Write sidecars below this folder instead of beside the images.
         overwrite: Replace sidecars, also those that labelwise did not write.
         resume: Leave out images that an earlier run wrote to the files.

@@ -17,12 +17,13 @@ from rich.console import Console
 
 from labelwise.core.errors import LabelwiseError
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 AtLeastOne = Parameter(validator=validators.Number(gte=1))
 NotNegative = Parameter(validator=validators.Number(gte=0))
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[list[str], Parameter(negative=())]
+Repeated = Parameter(negative=(), show_default=False)
 
 Model = Annotated[
     str | None,
@@ -60,7 +61,7 @@ Settings = Annotated[
 
 
 def described_by(function: str) -> Callable[[Command], Command]:
-    """Take the help of a command's parameters from the docstring of the public function that it calls.
+    """Take the help of a command's parameters, or of a class of them, from the docstring of the function that it calls.
 
     What the command itself says comes first. The function's source is read, not imported: help must not wait for
     PyTorch.

@@ -23,17 +23,7 @@ def export(
     on_bad_image: OnBadImage = "error",
 ) -> None:
     """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's."""
-    exported = lw.export(
-        model,
-        out=out,
-        format=format,
-        int8=int8,
-        calibration=calibration,
-        split=split,
-        max_loss=max_loss,
-        on_bad_image=on_bad_image,
-        say=lambda text: note(f"{text} …"),
-    )
+    exported = lw.export(**locals(), say=lambda text: note(f"{text} …"))
     about, labels, size = exported.about, exported.config.labels, exported.config.preprocessing.size
     sizes = "sides of any multiple of 32" if about.other_sizes else f"images of {size} x {size} pixels only"
     say(f"{out}: {format}, {about.precision}, {len(labels)} labels, any batch size, {sizes}")

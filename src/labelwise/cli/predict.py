@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -29,7 +29,7 @@ from labelwise.cli.common import (
     split_names,
 )
 from labelwise.cli.jobs import JobOptions, run_job
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
@@ -56,8 +56,8 @@ def predict(
     stdin: Annotated[bool, Parameter("-", negative=(), show_default=False)] = False,
     from_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     null: Annotated[bool, Parameter(("--null", "-0"), negative=(), show_default=False)] = False,
-    json_file: Annotated[Path | None, Parameter("--json")] = None,
-    csv_file: Annotated[Path | None, Parameter("--csv")] = None,
+    json: Path | None = None,
+    csv: Path | None = None,
     sidecar: Literal["json", "txt", "xmp"] | None = None,
     sidecar_dir: Path | None = None,
     overwrite: Flag = False,
@@ -78,11 +78,6 @@ def predict(
         Also read paths from this file, one per line; - is stdin.
     null
         Paths in lists end with a NUL byte, as find -print0 writes them.
-    json_file
-        Also write a JSON list to this file, one line per image, with the scores of all labels. FILE.jsonl: only the
-        lines.
-    csv_file
-        Also write a table to this file: image, labels, scores. It is a manifest that --data reads.
     """
     chosen_model, sources = model_and_rest([*([] if model is None else [model]), *paths])
     path_list = "-" if stdin else from_file
@@ -91,41 +86,33 @@ def predict(
     if not sources and path_list is None:
         named = "the bundled tagger" if model is None else repr(chosen_model)
         raise LabelwiseError(f"say which images {named} is to label: name files or folders, or - for stdin")
-    names = split_names(labels)
+    choices: dict[str, Any] = {
+        "threshold": threshold,
+        "top": top,
+        "labels": split_names(labels),
+        "engine": engine,
+        "batch_size": batch_size,
+    }
     listed = () if path_list is None else read_paths(path_list, null=null)
     if job.given:
-        if json_file or csv_file or sidecar or resume or sidecar_dir or overwrite:
+        if json or csv or sidecar or resume or sidecar_dir or overwrite:
             raise LabelwiseError(
                 "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume, --overwrite"
             )
-        run_job(
-            job,
-            chosen_model,
-            sources,
-            listed,
-            top=top,
-            threshold=threshold,
-            labels=names,
-            engine=engine,
-            batch_size=batch_size,
-        )
+        run_job(job, chosen_model, sources, listed, **choices)
         return
     from labelwise.api.prediction import check_paths, check_targets
 
     if path_list is not None:  # what a function that gets an iterator cannot see
         check_paths(sources)
-        check_targets({"json": json_file, "csv": csv_file}, [*sources, *([from_file] if from_file else [])])
+        check_targets({"json": json, "csv": csv}, [*sources, *([from_file] if from_file else [])])
     stream = lw.predict_stream(
         sources if path_list is None else chain(sources, listed),
         chosen_model,
-        threshold=threshold,
-        top=top,
-        labels=names,
-        engine=engine,
-        batch_size=batch_size,
+        **choices,
         on_bad_image=on_bad_image,
-        json=json_file,
-        csv=csv_file,
+        json=json,
+        csv=csv,
         sidecar=sidecar,
         sidecar_dir=sidecar_dir,
         overwrite=overwrite,
@@ -148,7 +135,7 @@ def predict(
             advance()
             done += 1
     if skipped:
-        note(f"{skipped} of {done} images were skipped")
+        note(f"{skipped} of {counted(done, 'image')} skipped")
 
 
 # ---- Which argument is the model

@@ -59,22 +59,8 @@ def serve(
     api_key_file
         A file with the key that requests must send. Default: LABELWISE_API_KEY of the environment, if set.
     """
-    lw.serve(
-        models,
-        host=host,
-        port=port,
-        engine=engine,
-        workers=workers,
-        batch_size=batch_size,
-        max_wait=max_wait,
-        max_bytes=max_bytes,
-        max_pixels=max_pixels,
-        max_files=max_files,
-        timeout=timeout,
-        queue=queue,
-        api_key=_key(api_key_file),
-        access_log=access_log,
-    )
+    options = {name: value for name, value in locals().items() if name != "api_key_file"}
+    lw.serve(**options, api_key=_key(api_key_file))
 
 
 def _key(file: Path | None) -> str | None:
