@@ -25,7 +25,14 @@ def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("model/config.json", "run/model/config.json", "photos/sub/a.JPG", "shards/000.tar", "notes/x.txt"):
+    for name in (
+        "model/config.json",
+        "run/model/config.json",
+        "runs/first/x",
+        "photos/sub/a.JPG",
+        "shards/000.tar",
+        "notes/x.txt",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "links").mkdir()
@@ -58,8 +65,10 @@ def test_no_argument_means_the_bundled_model(bundled: None) -> None:
     ("argument", "message"),
     [
         ("notes", r"'notes' is neither a model \(it has no config.json"),
-        ("photos/misspelt.jpg", r"^no such file: 'photos/misspelt.jpg'$"),  # looks like a hub id, too
+        ("photos/misspelt.jpg", r"^no such file or folder: 'photos/misspelt.jpg'$"),  # looks like a hub id, too
         ("owner/photo.heic", "no such file"),
+        ("phto.jpg", r"^no such file or folder: 'phto.jpg'; did you mean 'photo'\?$"),
+        ("runs/frist", r"^no such file or folder: 'runs/frist'; did you mean 'runs/first'\?$"),
         ("nowhere", "no such file or folder: 'nowhere'"),
         ("../nowhere/deep", "no such file or folder"),
     ],

@@ -17,7 +17,7 @@ from weakref import finalize
 
 from labelwise.api.inputs import model_path, require, require_choice
 from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, did_you_mean, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage, is_image
@@ -316,7 +316,7 @@ def check_paths(paths: Iterable[Any]) -> None:
     for path in paths:
         name = str(path) if isinstance(path, str | Path) else ""
         if name and not os.path.exists(os.path.expanduser(name)) and "://" not in name and not glob.has_magic(name):
-            raise LabelwiseError(f"no such file or folder: {name!r}")
+            raise LabelwiseError(f"no such file or folder: {name!r}{did_you_mean(name)}")
 
 
 def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
@@ -29,10 +28,11 @@ from labelwise.cli.common import (
     split_names,
 )
 from labelwise.cli.jobs import JobOptions, run_job
-from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.errors import LabelwiseError, counted, did_you_mean
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
+from labelwise.runtime.exported import CONFIG, is_hub_id
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
@@ -141,10 +141,6 @@ def predict(
 # ---- Which argument is the model
 
 
-_CONFIG = "config.json"  # in a model folder and in an exported one; a run folder has it in model/
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
-
 def model_and_rest(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """The model and the other arguments; the bundled tagger and all arguments if the first one is not a model."""
     if arguments and is_model(arguments[0]):
@@ -162,12 +158,12 @@ def is_model(argument: str) -> bool:
     """
     path = Path(argument)
     if path.is_dir():
-        if (path / _CONFIG).is_file() or (path / "model" / _CONFIG).is_file():
+        if (path / CONFIG).is_file() or (path / "model" / CONFIG).is_file():
             return True
         if any(file_kind(name) for _, names in walk(str(path)) for name in names):  # ends at the first image
             return False
         raise LabelwiseError(
-            f"the folder {argument!r} is neither a model (it has no {_CONFIG} or model/{_CONFIG}) nor does it hold "
+            f"the folder {argument!r} is neither a model (it has no {CONFIG} or model/{CONFIG}) nor does it hold "
             "images; name a run folder, a model folder, an exported model or a hub id, or a folder of images"
         )
     if path.suffix in (".pth", ".pt", ".pkl", ".ckpt", ".safetensors"):
@@ -175,13 +171,14 @@ def is_model(argument: str) -> bool:
     is_pattern = glob.has_magic(argument) or "{" in argument
     if path.exists() or "://" in argument or is_pattern or file_kind(argument) in ("shard", "parquet"):
         return False  # opening it says what is wrong with it, if anything is
-    if is_image(path.name):  # a misspelt image must not be looked for on the hub
-        raise LabelwiseError(f"no such file: {argument!r}")
-    if _HUB_ID.fullmatch(argument):
+    if is_hub_id(argument):
         return True
+    said = f"no such file or folder: {argument!r}{did_you_mean(path)}"
+    if said.endswith("?") or is_image(path.name):
+        raise LabelwiseError(said)
     raise LabelwiseError(
-        f"no such file or folder: {argument!r}; the first argument is an image, a folder, or a model: a run folder, "
-        "a model folder, an exported model or a hub id like 'owner/name'"
+        f"{said}; the first argument is an image, a folder, or a model: a run folder, a model folder, an exported "
+        "model or a hub id like 'owner/name'"
     )
 
 

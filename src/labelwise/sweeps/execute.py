@@ -37,14 +37,19 @@ class Outcome:
     Attributes:
         planned: The run.
         status: How far it is.
-        reason: Of a failure, in one line.
+        error: Why it failed.
         measured: Of a finished run: its evaluation and complexity as plain values.
     """
 
     planned: PlannedRun
     status: Status
-    reason: str = ""
+    error: LabelwiseError | None = None
     measured: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str:
+        """Of a failure, in one line."""
+        return " ".join(str(self.error or "").split())[:300]
 
 
 def status_of(folder: Path, planned: PlannedRun) -> Status:
@@ -107,8 +112,10 @@ def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
                 try:
                     done = future.result()
                 except BrokenProcessPool:  # it also ends the others, which resume when the sweep is started again
-                    reason = "its process, or that of another run, was killed; was there too little memory?"
-                    done = replace(waiting[numbers[future]], status="failed", reason=reason)
+                    killed = LabelwiseError(
+                        "its process, or that of another run, was killed; was there too little memory?"
+                    )
+                    done = replace(waiting[numbers[future]], status="failed", error=killed)
                 yield numbers[future], done
         finally:
             pool.shutdown(cancel_futures=True)
@@ -134,9 +141,8 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
             train(planned.recipe, folder, resume=outcome.status == "interrupted")
         measured = None if test_split is None else measure_run(folder, planned, test_split)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        kind = "" if isinstance(error, LabelwiseError) else f"{type(error).__name__}: "
-        return replace(outcome, status="failed", reason=f"{kind}{reason}"[:300])
+        known = error if isinstance(error, LabelwiseError) else LabelwiseError(f"{type(error).__name__}: {error}")
+        return replace(outcome, status="failed", error=known)
     return replace(outcome, status="finished", measured=measured)
 
 
