@@ -131,7 +131,7 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
         file.write(b"sample/images/000")  # and a row that the disk has only half of
     predict("model", "sample", json=Path("x.jsonl"), csv=Path("x.csv"), batch_size=4, engine="torch", resume=True)
     said = capsys.readouterr()
-    assert "of 300 images are there already" in said.err
+    assert "of 300 images done already" in said.err
     assert len(said.out.splitlines()) <= 300 - there + 1
     # Other batches, other last digits: the numbers of both runs agree to what a CSV shows.
     assert Path("x.csv").read_text() == Path("whole.csv").read_text()

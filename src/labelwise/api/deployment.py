@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from labelwise.bundled import default_model
@@ -117,12 +118,16 @@ def push(
         'https://huggingface.co/ann/pets'
     """
     from labelwise.api.inputs import model_path
-    from labelwise.hub import push as hub
+    from labelwise.hub.push import prepare
+    from labelwise.model.upload import upload
 
-    source, files = model_path(model), [Path(file) for file in evaluations]
-    if dry_run is not None:
-        return str(hub.prepare(source, dry_run, name, license=license, evaluations=files))
-    return hub.push(source, name, private=private, license=license, evaluations=files, message=message, token=token)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model" if dry_run is None else Path(dry_run)
+        files = [Path(file) for file in evaluations]
+        prepare(model_path(model), folder, name, license=license, evaluations=files)
+        if dry_run is not None:
+            return str(folder)
+        return upload(folder, name, private=private, message=message, token=token)
 
 
 def serve(

@@ -236,20 +236,14 @@ def predict_job(
         >>> import labelwise as lw
         >>> lw.predict_job(["shards/{000..099}.tar"], out="tags/", runner="ray")  # doctest: +SKIP
     """
+    given = locals()
     from labelwise.jobs import JobSettings, find_parts, run_job
 
     require_choice(engine=(engine, EngineName), runner=(runner, Runner))
     if (address or workers) and runner != "ray":
         raise LabelwiseError("only Ray has an address and workers", options={"runner": "ray"})
     require(top=(top, 1), batch_size=(batch_size, 1), workers=(workers, 1))
-    settings = JobSettings(
-        top=top,
-        threshold=threshold,
-        labels=None if labels is None else tuple(labels),
-        engine=engine,
-        batch_size=batch_size,
-        all_scores=all_scores,
-    )
+    settings = JobSettings(**{name: value for name, value in given.items() if name in JobSettings.model_fields})
     sources = [os.fspath(images)] if isinstance(images, str | Path) else images
     parts = find_parts(sources, listed=listed, part_size=part_size, column=column)
     return run_job(

@@ -23,6 +23,8 @@ from labelwise.training.train import train as train_recipe
 if TYPE_CHECKING:
     import pandas
 
+_NOT_SETTINGS = ("out", "recipe", "resume", "overwrite", "settings")  # arguments of `train` that no recipe has
+
 
 def train(
     data: str | Path | None = None,
@@ -78,23 +80,9 @@ def train(
         >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
-    named = {
-        "data": None if data is None else _path(data),
-        "head": head,
-        "backbone": backbone,
-        "weights": weights,
-        "size": size,
-        "freeze": freeze,
-        "start": None if start is None else _path(start),
-        "loss": loss,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "seed": seed,
-        "workers": workers,
-        "on_bad_image": on_bad_image,
-    }
-    changes = {full_key(key): value for key, value in named.items() if value is not None} | _changes(settings, train)
+    named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
+    named |= {key: _path(named[key]) for key in ("data", "start") if key in named}
+    changes = {full_key(key): value for key, value in named.items()} | _changes(settings, train)
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import labelwise as lw
 from labelwise.cli.common import Data, JsonFile, note, say
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def convert(
     table = lw.data.open_data(data)
     for text in lw.data.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
         note(f"note: {text}")
-    say(f"{out}: {len(table):,} images as {to}")
+    say(f"{out}: {counted(len(table), 'image')} as {to}")
 
 
 @app.command
@@ -160,7 +160,7 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
         The same seed gives the same files.
     """
     table = lw.data.make_sample(out, images=images, size=size, seed=seed, progress=True)
-    say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
+    say(f"{table.source}: {counted(len(table), 'image')}, {counted(len(table.labels), 'label')}")
 
 
 # ---- The inspection on the terminal
@@ -169,7 +169,8 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
 def _show(report: Inspection) -> None:
     console = Console(highlight=False, soft_wrap=True)
     splits = ", ".join(f"{name or 'no split'} {count:,}" for name, count in report.splits.items())
-    console.print(f"{report.source}: {report.images:,} images ({splits}), {len(report.labels):,} labels", markup=False)
+    images, labels = counted(report.images, "image"), counted(len(report.labels), "label")
+    console.print(f"{report.source}: {images} ({splits}), {labels}", markup=False)
     console.print(
         f"Labels per image: mean {report.mean_labels_per_image:.2f}; most frequent label / rarest: "
         f"{report.imbalance:.1f}; unknown: {report.unknown_share:.2%} of all values"

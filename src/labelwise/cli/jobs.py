@@ -57,7 +57,7 @@ def run_job(options: JobOptions, model: str, sources: Iterable[str], listed: Ite
 
         def started(summary: JobSummary, images: int | None) -> None:
             if summary.already_there:
-                note(f"resumed: {summary.already_there} of {summary.parts} parts are there already")
+                note(f"resumed: {summary.already_there} of {counted(summary.parts, 'part')} done already")
             advance.expect(images)
             nonlocal start
             start = time.monotonic()  # the model is loaded: from now on, time grows with the images

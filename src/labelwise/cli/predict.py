@@ -120,7 +120,7 @@ def predict(
         say=note,
     )
     if stream.resumed:
-        note(f"resumed: {stream.resumed} of {stream.total} images are there already")
+        note(f"resumed: {stream.resumed} of {counted(stream.total or 0, 'image')} done already")
     width = max((len(name) for name in stream.names or () if len(name) <= _WIDEST_NAME), default=0)
     near_misses = top is None and stream.tagger.config.task == "multi-label"
     done = skipped = 0

@@ -128,12 +128,12 @@ def shortened(names: Sequence[str], most: int = 5) -> str:
     return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
-def counted(number: int, noun: str) -> str:
+def counted(count: int, one: str, many: str = "") -> str:
     """
-    >>> counted(1, "image"), counted(3000, "label")
-    ('1 image', '3,000 labels')
+    >>> counted(1, "image"), counted(3, "image"), counted(1200, "image is", "images are")
+    ('1 image', '3 images', '1,200 images are')
     """
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from labelwise.analysis.quality import LabelIssue, label_issues
 from labelwise.analysis.transfer import Transfer, negative_transfer
 from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import write_csv
 from labelwise.data.inspection import inspect
 from labelwise.metrics.ranking import mean_over_labels
 from labelwise.reports.charts import SERIES, SMALL, difference_chart
@@ -260,11 +260,11 @@ def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> li
             said.append(f"{run.name} was trained on {seen[run.name]:,} of these images: its numbers are optimistic.")
         left_out = len(run.run.config.labels) - len(run.labels)
         if left_out:
-            said.append(f"{counted(left_out, 'label')} of {run.name} left out: not all runs have them.")
+            said.append(f"left out: {counted(left_out, 'label')} of {run.name} that not all runs have.")
     bad = runs[0].evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.append(f"{counted(len(bad), 'image')} cannot be decoded (left out), the first: {first}.")
+        said.append(f"left out: {counted(len(bad), 'image')} that cannot be decoded, the first: {first}.")
     return said
 
 
@@ -274,15 +274,6 @@ def _recipes(runs: Sequence[MeasuredRun]) -> dict[str, str]:
         for run in runs
         if run.run.recipe is not None
     }
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; without rows an empty file, so that nothing of an earlier report remains."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
 
 
 def run_row(run: MeasuredRun, settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

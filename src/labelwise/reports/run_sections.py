@@ -170,10 +170,10 @@ def data_problems(found: Inspection, run: MeasuredRun) -> list[str]:
     bad = run.evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.insert(0, f"{counted(len(bad), 'measured image')} cannot be decoded (left out), the first: {first}.")
+        said.insert(0, f"left out: {counted(len(bad), 'image')} that cannot be decoded, the first: {first}.")
     for names, words in (
-        (run.evaluation.labels_not_in_data, "of the model not in the data (not measured)"),
-        (run.evaluation.labels_ignored, "of the data unknown to the model (ignored)"),
+        (run.evaluation.labels_not_in_data, "of the model that the data does not have (not measured)"),
+        (run.evaluation.labels_ignored, "of the data that the model does not have (ignored)"),
     ):
         if names:
             said.append(f"{counted(len(names), 'label')} {words}: {shortened(names, 8)}.")

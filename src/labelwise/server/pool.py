@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from labelwise.core.errors import LabelwiseError
@@ -27,21 +28,24 @@ class Answer(NamedTuple):
     text: bytes
 
 
+@dataclass
 class QueuedImage:
     """An accepted image, until it is answered."""
 
-    def __init__(self, number: int, options: bytes, body: bytes, answer: asyncio.Future[Answer]) -> None:
-        self.number, self.options, self.body, self.answer = number, options, body, answer
-        self.deaths = 0
+    number: int
+    options: bytes
+    body: bytes
+    answer: asyncio.Future[Answer]
+    deaths: int = 0  # of workers that had it in work
 
 
+@dataclass
 class _Slot:
     """The place of one worker; a dead worker is replaced in it."""
 
-    def __init__(self) -> None:
-        self.worker: WorkerProcess | None = None  # None until one is ready
-        self.images: dict[int, QueuedImage] = {}  # in work
-        self.heard = 0.0  # when it last answered or was given work
+    worker: WorkerProcess | None = None  # None until one is ready
+    images: dict[int, QueuedImage] = field(default_factory=dict)  # in work
+    heard: float = 0.0  # when it last answered or was given work
 
     @property
     def has_suspect(self) -> bool:
