@@ -158,14 +158,11 @@ def predict_stream(
     quiet = total is not None and total <= _FEW
     tagger = open_tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
     with ExitStack() as stack:
-        writers: list[Writer] = []
-        if json_file:
-            writers.append(JsonWriter(json_file, tagger.labels, resume=resume))
-        if csv_file:
-            writers.append(CsvWriter(csv_file, tagger.labels, resume=resume))
-        for writer in writers:
-            stack.callback(writer.close)
-        writers += [sidecars] if sidecars is not None else []
+        writers: list[Writer] = [] if sidecars is None else [sidecars]
+        for file, kind in ((json_file, JsonWriter), (csv_file, CsvWriter)):
+            if file:
+                writers.append(kind(file, tagger.labels, resume=resume))
+                stack.callback(writers[-1].close)
         takers: deque[list[Writer]] = deque()
         wanted: Iterable[Any] = _wanted(found, writers, takers)
         if total is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -120,16 +121,13 @@ class SweepResult:
         return to_frame(self.rows, "run")
 
     def __repr__(self) -> str:
-        counts = {status: sum(o.status == status for o in self.outcomes) for status in _STATUSES}
-        told = ", ".join(f"{status}={count}" for status, count in counts.items() if count)
+        counts = Counter(outcome.status for outcome in self.outcomes)
+        told = ", ".join(f"{status}={count}" for status, count in counts.items())
         return f"SweepResult({str(self.out)!r}, runs={len(self.outcomes)}, {told})"
 
     def _repr_html_(self) -> str:
         columns = ["run", "status", *METRICS]
         return html_table(columns, ([row[name] for name in columns] for row in self.rows))
-
-
-_STATUSES = ("new", "interrupted", "finished", "failed")
 
 
 def sweep(

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from labelwise.analysis.compare import compare, named_pairs, related_pairs
-from labelwise.analysis.curves import CoOccurrence, Mistake, co_occurrence, worst_mistakes
+from labelwise.analysis.curves import PER_LABEL, CoOccurrence, Mistake, co_occurrence, worst_mistakes
 from labelwise.analysis.experts import recorded_use
 from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs, report_data, trained_on
 from labelwise.analysis.quality import LabelIssue, label_issues
@@ -47,23 +47,7 @@ PAGE, NUMBERS = "report.html", "report.json"
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a report shows.
-
-    Attributes:
-        data: The dataset to measure on; None for the data of the runs.
-        split: The images to measure on; None for `test`, else `val`.
-        reference: The name of the run that the others are compared with; None for the first.
-        pairs: Pairs of labels to compare, such as `cow,horse`.
-        images: How many of the worst mistakes of each kind to show.
-        predictions: How many images to show with their predictions and attention maps.
-        quality: Whether to look for labels that are probably wrong or missing.
-        per_label_baseline: Whether to look for negative transfer.
-        bootstrap: Bootstrap samples for intervals and comparisons.
-        batch_size: Images per batch.
-        workers: Processes that decode images.
-        progress: Whether to show progress.
-        warn: Called with what limits the numbers.
-    """
+    """What a report shows: the arguments of `lw.report`, which describes them."""
 
     data: str | None = None
     split: str | None = None
@@ -236,6 +220,7 @@ def _in_depth(
         "misses": missed,
         "thumbnail": thumbnail,
         "issues": issues,
+        "per_label": PER_LABEL,
         "issues_to_show": issues_to_show,
         "transfer": transfer,
         "transfer_chart": transfer and _transfer_chart(run, transfer),

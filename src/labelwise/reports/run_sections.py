@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from labelwise.analysis.curves import best_f1, common_threshold, precision_recall_curve, reliability
+from labelwise.analysis.curves import best_f1, common_threshold, few_of_each, precision_recall_curve, reliability
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.analysis.quality import LabelIssue
 from labelwise.core.errors import counted, shortened
@@ -22,7 +21,6 @@ from labelwise.runtime.tagger import Tagger
 
 _LABELS = 40  # in a chart; with more, the best and the worst half of that many
 _CURVES = 24  # labels
-_PER_LABEL = 3  # suspicious images of one label; the list in the CSV is complete
 
 
 def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
@@ -154,14 +152,7 @@ def _card(prediction: Prediction, truth: Sequence[str]) -> dict[str, Any]:
 
 
 def issues_to_show(issues: Sequence[LabelIssue], kind: str, most: int) -> list[LabelIssue]:
-    """The first `most` of a kind, but not more than a few of one label."""
-    taken: Counter[int] = Counter()
-    kept: list[LabelIssue] = []
-    for issue in issues:
-        if issue.kind == kind and len(kept) < most and taken[issue.column] < _PER_LABEL:
-            taken[issue.column] += 1
-            kept.append(issue)
-    return kept
+    return few_of_each((issue for issue in issues if issue.kind == kind), lambda issue: issue.column, most)
 
 
 def data_problems(found: Inspection, run: MeasuredRun) -> list[str]:

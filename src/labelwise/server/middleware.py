@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.server.uploads import error_body
@@ -52,7 +53,7 @@ class ApiKeyMiddleware:
             if self._may_pass(scope):
                 await self.app(scope, receive, send_and_note)
             else:
-                await _refuse(send_and_note)
+                await _REFUSAL(scope, receive, send_and_note)
         finally:
             last = scope["path"].rpartition("/")[2]
             endpoint = last if last in _ENDPOINTS else "other"  # paths that clients invent must not become metrics
@@ -72,12 +73,12 @@ class ApiKeyMiddleware:
         return hmac.compare_digest(given.encode("latin-1"), self.key.encode())
 
 
-async def _refuse(send: Send) -> None:
-    body = error_body("this server requires an API key; send it in the header X-API-Key")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request body is not read
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+_REFUSAL = Response(
+    error_body("this server requires an API key; send it in the header X-API-Key"),
+    401,
+    {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the request body is not read
+    media_type="application/json",
+)
 
 
 class Metrics:
