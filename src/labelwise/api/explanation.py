@@ -60,7 +60,7 @@ class Explanation:
         image, scores = self.prediction.open_image(), self.prediction.all_scores
         maps = {label: overlay(image, values, self.prediction.preprocessing) for label, values in self.maps.items()}
         shown = [(f"{label} {scores[label]:.2f}", data_uri(drawn)) for label, drawn in maps.items()]
-        return part("parts.html", "explanation", image=data_uri(image), maps=shown, method=self.method)
+        return str(part("parts.html", "explanation", image=data_uri(image), maps=shown, method=self.method))
 
     def _repr_png_(self) -> bytes:
         with TemporaryDirectory() as folder:
