@@ -105,14 +105,6 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """
-    >>> counted(1, "image is", "images are"), counted(1200, "image is", "images are")
-    ('1 image is', '1,200 images are')
-    """
-    return f"{count:,} {one if count == 1 else many}"
-
-
 def did_you_mean(path: str | Path) -> str:
     """For a path that leads nowhere: the nearest name in the same folder, as the end of an error message."""
     folder = Path(path).parent
