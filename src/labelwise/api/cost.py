@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from labelwise.analysis.speed import Benchmark, measure_speed
+from labelwise.api.inputs import model_path, open_model, require
+from labelwise.api.prediction import check_paths
+from labelwise.api.training import recipe_with
 from labelwise.core.errors import LabelwiseError
-
-if TYPE_CHECKING:
-    from labelwise.analysis.speed import Benchmark
-    from labelwise.core.progress import ShowProgress
-    from labelwise.model.complexity import Complexity
-    from labelwise.model.model import LabelModel
-    from labelwise.training.estimate import Estimate
-    from labelwise.training.run import Run
+from labelwise.core.progress import ShowProgress
+from labelwise.data.decode import find_images
+from labelwise.data.sample import make_sample
+from labelwise.model.complexity import Complexity, measure_complexity
+from labelwise.model.model import LabelModel, create_model
+from labelwise.training.estimate import Estimate
+from labelwise.training.estimate import estimate as count
+from labelwise.training.run import Run, short_names
 
 
 def bench(
@@ -47,14 +51,6 @@ def bench(
         >>> import labelwise as lw
         >>> lw.bench("runs/first", photos="photos/").to_pandas()  # doctest: +SKIP
     """
-    from labelwise.analysis.speed import measure_speed
-    from labelwise.api.inputs import model_path, require
-    from labelwise.api.prediction import check_paths
-    from labelwise.data.decode import find_images
-    from labelwise.data.sample import make_sample
-    from labelwise.model.model import LabelModel
-    from labelwise.training.run import short_names
-
     require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
     folders = [Path(folder) for folder in exported]
     names = [f"exported: {name}" for name in short_names([str(folder) for folder in folders])]
@@ -106,10 +102,6 @@ def complexity(
         >>> counts.size, counts.parts["classifier"].parameters
         (64, 2565)
     """
-    from labelwise.api.inputs import open_model
-    from labelwise.model.complexity import measure_complexity
-    from labelwise.model.model import create_model
-
     if model is None:
         network = create_model(backbone, head, labels, weights="none", size=size, **head_options)
     elif head_options:
@@ -148,10 +140,6 @@ def estimate(
         >>> print(f"{cost.total_memory / 2**30:.1f} GiB", cost.fits)
         11.1 GiB True
     """
-    from labelwise.api.inputs import require
-    from labelwise.api.training import recipe_with
-    from labelwise.training.estimate import estimate as count
-
     for name, number in {"images": images, "labels": labels, "gpus": gpus}.items():
         if number is not None:
             require(**{name: (number, 1)})

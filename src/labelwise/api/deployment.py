@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from labelwise.api.inputs import model_path, open_model, open_table, require_choice
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.data.images import OnBadImage
+from labelwise.runtime.exported import ExportedModel, ExportFormat, find_export
 from labelwise.runtime.sessions import EngineName
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
-    from labelwise.runtime.exported import ExportedModel, ExportFormat
     from labelwise.server.settings import ModelSource
     from labelwise.training.run import Run
 
@@ -54,9 +57,6 @@ def export(
         2.4e-07
         >>> lw.load("first-onnx").predict("photo.jpg")  # doctest: +SKIP
     """
-    from labelwise.api.inputs import require_choice
-    from labelwise.runtime.exported import ExportFormat
-
     require_choice(format=(format, ExportFormat), on_bad_image=(on_bad_image, OnBadImage))
     if int8 != (calibration is not None):
         raise LabelwiseError(
@@ -64,11 +64,9 @@ def export(
         )
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
-    from labelwise.api.inputs import open_model, open_table
     from labelwise.data.labels import match_labels
     from labelwise.engines.export import export_model
     from labelwise.engines.quantize import Calibration
-    from labelwise.runtime.exported import find_export
 
     network = open_model(model)
     images = None
@@ -116,13 +114,16 @@ def push(
         >>> lw.push("runs/first", "ann/pets", license="apache-2.0")  # doctest: +SKIP
         'https://huggingface.co/ann/pets'
     """
-    from labelwise.api.inputs import model_path
-    from labelwise.hub import push as hub
+    from labelwise.hub.push import prepare
+    from labelwise.model.upload import upload
 
-    source, files = model_path(model), [Path(file) for file in evaluations]
-    if dry_run is not None:
-        return str(hub.prepare(source, dry_run, name, license=license, evaluations=files))
-    return hub.push(source, name, private=private, license=license, evaluations=files, message=message, token=token)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model" if dry_run is None else Path(dry_run)
+        files = [Path(file) for file in evaluations]
+        prepare(model_path(model), folder, name, license=license, evaluations=files)
+        if dry_run is not None:
+            return str(folder)
+        return upload(folder, name, private=private, message=message, token=token)
 
 
 def serve(
@@ -160,20 +161,15 @@ def serve(
     key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
     if key is not None and not key.strip():
         raise LabelwiseError("the API key is empty; use a long random one, or none")
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing_extra(error.name or "fastapi", "serve") from None
+    for package in ("fastapi", "prometheus_client", "python_multipart", "uvicorn"):
+        if find_spec(package) is None:
+            raise missing_extra(package, "serve")
     from labelwise.server.run import run_server
 
     run_server(settings, host=host, port=port, key=key and key.strip(), access_log=access_log)
 
 
 def _sources(models: Any) -> tuple[ModelSource, ...]:
-    from labelwise.api.inputs import model_path
     from labelwise.server.settings import ModelSource, parse_models
 
     if models is None or models == []:

@@ -21,6 +21,8 @@ from labelwise.data.images import OnBadImage
 from labelwise.engines.load import require_network
 from labelwise.features import FeatureCache
 from labelwise.reports.figures import check_can_draw, save_explanation
+from labelwise.reports.html import part
+from labelwise.reports.overlay import data_uri, overlay
 from labelwise.runtime.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -52,6 +54,13 @@ class Explanation:
 
     def __repr__(self) -> str:
         return f"Explanation({str(self.prediction.image)!r}, {', '.join(self.maps)}; {self.method})"
+
+    def _repr_html_(self) -> str:
+        """The image beside itself with each map laid over it; works without matplotlib."""
+        image, scores = self.prediction.open_image(), self.prediction.all_scores
+        maps = {label: overlay(image, values, self.prediction.preprocessing) for label, values in self.maps.items()}
+        shown = [(f"{label} {scores[label]:.2f}", data_uri(drawn)) for label, drawn in maps.items()]
+        return str(part("parts.html", "explanation", image=data_uri(image), maps=shown, method=self.method))
 
     def _repr_png_(self) -> bytes:
         with TemporaryDirectory() as folder:

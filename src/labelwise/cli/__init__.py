@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, is_out_of_memory
+from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory
 
 app = App(
     name="labelwise",
@@ -72,7 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:
             app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
-        app(words, exit_on_error=False, print_error=False)
+        with errors_told_by(lambda error: error.for_command_line(_FLAGS, _known_flags(words))):
+            app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = " ".join(["labelwise", *(error.command_chain or ())])
         _fail(f"{' '.join(str(error).split())} See: {command} --help")

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.backbones.weights import in_package
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, did_you_mean
 from labelwise.core.files import atomic_write, replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
+from labelwise.runtime.exported import is_hub_id
 
 FORMAT = 1  # raised when older versions cannot read what this one writes
 _IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not about the model
@@ -84,6 +85,9 @@ def find_folder(
         )
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
+    if not is_hub_id(str(source)):
+        guess = did_you_mean(path)
+        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'{guess}")
     try:
         return Path(
             snapshot_download(
@@ -96,9 +100,7 @@ def find_folder(
                 allow_patterns=[CONFIG, WEIGHTS, CARD],
             )
         )
-    except HFValidationError:
-        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         offline = isinstance(error, LocalEntryNotFoundError)
         why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
         raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None

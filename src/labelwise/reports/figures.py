@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.data.inspection import Inspection
 from labelwise.reports.overlay import COLDEST, heat_colour, overlay
 from labelwise.runtime.prediction import Prediction
@@ -110,5 +110,5 @@ def save_inspection(report: Inspection, path: str | Path) -> None:
     pairs.axvline(1, color="black", linewidth=0.8)
     pairs.invert_yaxis()
     pairs.set(xlabel="ratio to chance", title="Labels that occur together, and that do not")
-    figure.suptitle(f"{report.source}: {report.images:,} images, {len(report.labels):,} labels")
+    figure.suptitle(f"{report.source}: {counted(report.images, 'image')}, {counted(len(report.labels), 'label')}")
     figure.savefig(path, dpi=110)
