@@ -33,6 +33,13 @@ VARIATIONS = {
     "hsq-independent-start": "experts initialised independently",
     "hsq-longer": "16 epochs instead of 8",
 }
+# The same body with other experts: none, plain layers, hybrid sharing.
+BODIES = {"HSQ's": ("hsq-baseline", "hsq-linear", "hsq"), "Query2Label's": ("q2l", None, "q2l-hybrid")}
+STARTS = {  # a row as it is, and with the start of the library's earlier versions
+    "hsq-linear": ("the experts' scale", "hsq-linear-independent", "nn.Linear's, 2.4 times smaller"),
+    "q2l": ("Xavier, as in its code", "q2l-torch-init", "torch's"),
+    "ml-decoder-k20": ("Xavier, as in its code", "ml-decoder-k20-linear-init", "nn.Linear's"),
+}
 NOT_TRIED = ("row", "seed", "seconds", "mAP")  # the other columns of a trial are its settings
 # <!-- study: NAME --> … <!-- end -->: what stands between is written by this script
 SECTION = re.compile(r"(?P<start><!-- study: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -169,6 +176,26 @@ def experts_table() -> str:
     return table(["shared experts", *(f"{n} own" for n in own)], rows) + f"\n\n{pooled}"
 
 
+def control_table() -> str:
+    """mAP of one body with different experts."""
+    found = summary()
+    rows = [
+        [body, *(with_spread(found[name]) + f" ({found[name]['seeds']})" if name else "" for name in names)]
+        for body, names in BODIES.items()
+    ]
+    return table(["transformer", "no experts", "plain layers", "hybrid sharing"], rows)
+
+
+def starts_table() -> str:
+    """mAP of heads with two starts each."""
+    found = summary()
+    rows = [
+        [f"`{name}`", f"{now}: {with_spread(found[name])}", f"{then}: {with_spread(found[other])}"]
+        for name, (now, other, then) in STARTS.items()
+    ]
+    return table(["head", "now", "before"], rows)
+
+
 def own_experts(row: str) -> int | None:
     """n_t of a row of the grid."""
     match = re.fullmatch(r"hsq-s\d+-t(\d)", "hsq-s16-t1" if row == "hsq" else row)
@@ -202,6 +229,8 @@ TABLES = {
     "trials": trials_table,
     "test": test_table,
     "experts": experts_table,
+    "control": control_table,
+    "starts": starts_table,
     "labels": labels_table,
 }
 

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from typing import Any, Literal
 
 from labelwise.analysis.measured import measure_runs
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write
 from labelwise.core.tables import write_csv
 from labelwise.data.sources import open_data
@@ -49,7 +49,7 @@ class Outcome:
     @property
     def reason(self) -> str:
         """Of a failure, in one line."""
-        return " ".join(str(self.error or "").split())[:300]
+        return "" if self.error is None else one_line(self.error)
 
 
 def status_of(folder: Path, planned: PlannedRun) -> Status:
