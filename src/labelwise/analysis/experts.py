@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.heads import GateMeter
 from labelwise.model.config import ModelConfig
-from labelwise.model.folder import find_folder, read_config
-from labelwise.model.model import LabelModel
+from labelwise.model.folder import read_config
+from labelwise.runtime.folder import find_folder
 from labelwise.training.run import read_gates
+
+if TYPE_CHECKING:
+    from labelwise.evaluation.inference import InferenceOptions
+    from labelwise.heads import GateMeter
+    from labelwise.model.model import LabelModel
 
 
 class Merge(NamedTuple):
@@ -210,6 +213,9 @@ def expert_use(
         run: A run folder, whose recorded history is added.
         **inference: Options of `predict_logits`.
     """
+    from labelwise.evaluation.inference import predict_logits
+    from labelwise.heads import GateMeter
+
     shared = check_has_experts(model.config)
     with GateMeter(model.head) as meter:
         predict_logits(model, table, **inference)

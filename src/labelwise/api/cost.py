@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, torch_needed
 
 if TYPE_CHECKING:
     from labelwise.analysis.speed import Benchmark
@@ -47,15 +47,18 @@ def bench(
         >>> import labelwise as lw
         >>> lw.bench("runs/first", photos="photos/").to_pandas()  # doctest: +SKIP
     """
-    from labelwise.analysis.speed import measure_speed
     from labelwise.api.inputs import model_path, require
     from labelwise.api.prediction import check_paths
     from labelwise.data.decode import find_images
     from labelwise.data.sample import make_sample
-    from labelwise.model.model import LabelModel
     from labelwise.training.run import short_names
 
     require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
+    check_paths([] if photos is None else [photos])
+    with torch_needed():
+        from labelwise.analysis.speed import measure_speed
+        from labelwise.model.model import LabelModel
+
     folders = [Path(folder) for folder in exported]
     names = [f"exported: {name}" for name in short_names([str(folder) for folder in folders])]
     with TemporaryDirectory() as temporary:
@@ -65,7 +68,6 @@ def bench(
         if not images:
             paths: list[str] = []
         elif photos is not None:
-            check_paths([photos])
             paths = [str(path) for path in find_images(photos)][:images]
         else:
             paths = list(make_sample(Path(temporary) / "images", images=images, size=400, progress=False).images)
@@ -107,8 +109,13 @@ def complexity(
         (64, 2565)
     """
     from labelwise.api.inputs import open_model
-    from labelwise.model.complexity import measure_complexity
-    from labelwise.model.model import create_model
+    from labelwise.heads.registry import preset, with_options
+
+    if model is None:
+        with_options(preset(head), head_options, f"head {head!r}")  # a mistake is told before PyTorch is loaded
+    with torch_needed():
+        from labelwise.model.complexity import measure_complexity
+        from labelwise.model.model import create_model
 
     if model is None:
         network = create_model(backbone, head, labels, weights="none", size=size, **head_options)

@@ -66,16 +66,19 @@ def export(
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
     from labelwise.api.inputs import open_model, open_table
     from labelwise.data.labels import match_labels
-    from labelwise.engines.export import export_model
-    from labelwise.engines.quantize import Calibration
     from labelwise.runtime.exported import find_export
 
-    network = open_model(model)
-    images = None
+    table = None
     if calibration is not None:
         table = open_table(calibration)
-        chosen = split or ("val" if "val" in table.split_names else "all")
-        table = match_labels(table.part(chosen), network.labels, ignore_extra=True)
+        table = table.part(split or ("val" if "val" in table.split_names else "all"))
+    network = open_model(model)
+    from labelwise.engines.export import export_model  # PyTorch is loaded by now
+    from labelwise.engines.quantize import Calibration
+
+    images = None
+    if table is not None:
+        table = match_labels(table, network.labels, ignore_extra=True)
         images = Calibration(table, network.config, max_loss, on_bad_image)
     export_model(network, format, Path(out), calibration=images, say=say)
     exported = find_export(out)

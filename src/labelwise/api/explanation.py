@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use
-from labelwise.analysis.maps import Method, map_caption, maps_of
-from labelwise.analysis.masking import MaskingCheck, masking_check
 from labelwise.api.inputs import model_path, open_model, open_table, require, require_choice
 from labelwise.api.prediction import check_paths, open_tagger
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.engines.load import require_network
-from labelwise.features import FeatureCache
 from labelwise.reports.figures import check_can_draw, save_explanation
 from labelwise.runtime.prediction import Prediction
 
 if TYPE_CHECKING:
+    from labelwise.analysis.masking import MaskingCheck
     from labelwise.api.prediction import AnyModel
     from labelwise.data.decode import ImageSource
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
+
+Method = Literal["attention", "grad-cam"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +95,8 @@ def explain(
     if isinstance(image, str | Path) and Path(image).is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
     tagger = open_tagger(model)
+    with torch_needed():
+        from labelwise.analysis.maps import map_caption, maps_of
     network = require_network(tagger.model)
     predictions = tagger.predict(image)
     if len(predictions) != 1:
@@ -140,9 +142,11 @@ def check_explanations(
     require(images=(images, 2), workers=(workers, 0))
     if not 0 < area < 1:
         raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
-    network, table = open_model(model), open_table(data, model).part(split)
+    table = open_table(data, model).part(split)
+    with torch_needed():
+        from labelwise.analysis.masking import masking_check
     return masking_check(
-        network, table, images, method=method, layer=layer, head=attention_head, area=area, workers=workers
+        open_model(model), table, images, method=method, layer=layer, head=attention_head, area=area, workers=workers
     )
 
 
@@ -170,11 +174,14 @@ def explain_experts(
         >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
     """
     require(workers=(workers, 0))
-    network, table = open_model(model), open_table(data, model).part(split)
+    table = open_table(data, model).part(split)
+    network = open_model(model)
     check_has_experts(network.config)  # before the features are computed
     reading: dict[str, Any] = {"on_bad_image": on_bad_image, "workers": workers}
     features = None
     if cache:
+        from labelwise.features import FeatureCache
+
         features = FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, **reading)
     in_memory = model is not None and hasattr(model, "forward")
     folder = None if in_memory else model_path(model)  # type: ignore[arg-type]

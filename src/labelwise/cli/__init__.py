@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, is_out_of_memory
+from labelwise.core.errors import LabelwiseError, is_out_of_memory, missing_torch
 
 app = App(
     name="labelwise",
@@ -78,6 +78,11 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{' '.join(str(error).split())} See: {command} --help")
     except LabelwiseError as error:
         _fail(error.for_command_line(_FLAGS, _known_flags(words)))
+    except ModuleNotFoundError as error:
+        missing = missing_torch(error)
+        if missing is None:
+            raise
+        _fail(str(missing))
     except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
         sys.stderr.close()
     except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk

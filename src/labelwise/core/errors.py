@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
@@ -110,6 +111,29 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         return any(words in str(error) for words in _NO_MEMORY)
     return isinstance(error, MemoryError)
+
+
+_TRAINING = ("torch", "torchvision", "timm", "lightning_fabric", "safetensors")  # packages of the extra `train`
+
+
+def missing_torch(error: ImportError) -> LabelwiseError | None:
+    """An error for what only works with PyTorch, if a package of the extra `train` is what could not be imported.
+
+    >>> str(missing_torch(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    "this needs PyTorch; install it with: pip install 'labelwise[train]'"
+    """
+    if (error.name or "").partition(".")[0] not in _TRAINING:
+        return None
+    return LabelwiseError("this needs PyTorch; install it with: pip install 'labelwise[train]'")
+
+
+@contextmanager
+def torch_needed() -> Iterator[None]:
+    """Around imports that need PyTorch: without it, the error says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise missing_torch(error) or error from None
 
 
 def missing_extra(package: str, extra: str) -> LabelwiseError:

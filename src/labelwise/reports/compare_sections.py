@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labelwise.analysis.compare import Comparison, best_in, improved_pairs
+from labelwise.analysis.comparison import Comparison, best_in, improved_pairs
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.evaluation import Difference
 from labelwise.reports.charts import Whisker, difference_chart, interval_chart, signed

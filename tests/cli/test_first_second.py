@@ -1,0 +1,88 @@
+"""The first second: what a command says before it has loaded anything heavy. Cold processes, each with many checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from labelwise.losses import BUILT_IN, list_losses
+
+HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "safetensors", "huggingface_hub", "pandas", "pyarrow"]
+# Runs commands one after the other in one process; for each its exit status, its stderr and the heavy imports so far.
+COLD = """
+import contextlib, io, json, sys
+from labelwise.cli import main
+results = []
+for arguments in json.loads(sys.argv[1]):
+    status, said = 0, io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            status = end.code or 0
+    results.append([status, said.getvalue(), [name for name in json.loads(sys.argv[2]) if name in sys.modules]])
+print(json.dumps(results))
+"""
+
+
+def in_a_cold_process(*commands: list[str], cwd: Path) -> list[tuple[int, str, list[str]]]:
+    script = [sys.executable, "-c", COLD, json.dumps(commands), json.dumps(HEAVY)]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(script, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=True)
+    return [tuple(result) for result in json.loads(done.stdout)]
+
+
+def test_mistakes_are_told_before_pytorch_is_loaded(tmp_path: Path) -> None:
+    for name in ("photo.jpg", "other.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "photos.csv").write_text("image,split,labels\nphoto.jpg,train,cat\nother.jpg,test,cat|kite\n")
+    (tmp_path / "words.csv").write_text("picture,words\nphoto.jpg,cat\n")
+    (tmp_path / "recipe.yaml").write_text("epoch: 3\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "recipe.yaml").write_text("epochs: 3\n")
+    train = ["train", "--out", "run", "--data", "photos.csv"]
+    mistakes = [
+        ([*train[:3], "--data", "missing.csv"], "missing.csv"),
+        ([*train[:3], "--data", "words.csv"], "words.csv"),
+        ([*train, "--head", "hsqq"], "did you mean 'hsq'"),
+        ([*train, "--set", "head.shared_expert=4"], "did you mean 'shared_experts'"),
+        ([*train, "--loss", "asymetric"], "did you mean 'asymmetric'"),
+        ([*train, "--weights", "missing.pth"], "no weights file 'missing.pth'"),
+        ([*train, "--set", "data.train=trian"], "trian"),
+        ([*train, "--set", "optimizer.weight_deca=0.1"], "did you mean 'weight_decay'"),
+        ([*train, "--recipe", "recipe.yaml"], "did you mean 'epochs'"),
+        (["train", "--out", "taken", "--data", "photos.csv"], "already holds a run"),
+        (["train", "--out", "run", "--resume"], "there is no run in 'run'"),
+        (["sweep", "--out", "s", "--data", "photos.csv", "--grid", "head=hsqq"], "did you mean 'hsq'"),
+        (["evaluate", "--data", "missing.csv"], "missing.csv"),
+        (["evaluate", "--data", "photos.csv", "--split", "tset"], "tset"),
+        (["evaluate", "--data", "photos.csv"], "kite"),  # a label that the bundled tagger does not have
+        (["export", "missing-model", "--out", "onnx"], "no model 'missing-model'"),
+        (["complexity", "--head", "hsqq"], "did you mean 'hsq'"),
+        (["predict", "missing.jpg"], "no such file"),
+        (["explain", "missing.jpg", "--out", "why.png"], "no such file"),
+        (["heads", "hsqq"], "did you mean 'hsq'"),
+    ]
+    told = in_a_cold_process(*(arguments for arguments, _ in mistakes), cwd=tmp_path)
+    for (arguments, message), (status, said, loaded) in zip(mistakes, told, strict=True):
+        assert (status, said.count("\n")) == (2, 1), (arguments, said)
+        assert message in said, arguments
+        assert [name for name in loaded if name != "huggingface_hub"] == [], arguments
+
+
+def test_what_people_use_is_imported_without_pytorch() -> None:
+    script = """
+import pkgutil, sys, labelwise
+for room in ("api", "cli", "hub", "jobs", "server", "runtime", "data"):
+    for module in pkgutil.walk_packages([f"{labelwise.__path__[0]}/{room}"], f"labelwise.{room}."):
+        __import__(module.name)
+        assert not {"torch", "timm"} & set(sys.modules), module.name
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
+def test_the_names_of_losses_are_those_that_are_registered() -> None:
+    assert list(BUILT_IN) == list_losses()[: len(BUILT_IN)]
