@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
 
 from labelwise.losses import BUILT_IN, list_losses
 
@@ -71,6 +76,67 @@ def test_mistakes_are_told_before_pytorch_is_loaded(tmp_path: Path) -> None:
         assert (status, said.count("\n")) == (2, 1), (arguments, said)
         assert message in said, arguments
         assert [name for name in loaded if name != "huggingface_hub"] == [], arguments
+
+
+@pytest.fixture(scope="module")
+def photo() -> Path:
+    import skimage
+
+    return Path(skimage.__file__).parent / "data" / "chelsea.png"
+
+
+def test_predicting_and_explaining_load_no_pytorch(photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "cats.csv").write_text(f"image,split,labels\n{photo},test,cat\n")
+    told = in_a_cold_process(
+        ["predict", str(photo), "--csv", "tags.csv"],
+        ["explain", str(photo), "--out", "why.png"],
+        ["explain", "--experts", "--data", "cats.csv", "--out", "experts.json"],
+        ["heads"],
+        ["export", "--out", "photo", "--int8"],
+        cwd=tmp_path,
+    )
+    assert [status for status, _, _ in told] == [0, 0, 0, 0, 2], told
+    assert [loaded for _, _, loaded in told] == [[]] * 5
+    assert "cat" in (tmp_path / "tags.csv").read_text()
+    assert len(json.loads((tmp_path / "experts.json").read_text())["labels"]) == 20
+    assert (tmp_path / "why.png").stat().st_size > 10_000
+
+
+def test_serving_loads_no_pytorch(photo: Path, tmp_path: Path) -> None:
+    """Nor do its workers: what PyTorch is here cannot be imported."""
+    for name in ("torch", "timm"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('imported {name}', name='{name}')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "labelwise", "serve", "--port", "0"]
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            said = next(line for line in server.stderr if "http://" in line)
+            address = re.findall(r"http://[\d.:]+", said)[0]
+            found = {}
+            for question in ("predict", "explain"):
+                request = Request(f"{address}/{question}", photo.read_bytes(), {"Content-Type": "image/png"})
+                with urlopen(request, timeout=60) as response:
+                    found[question] = json.load(response)
+        finally:
+            server.terminate()
+    assert list(found["predict"]["predictions"][0]["labels"]) == ["cat"]
+    assert np.shape(found["explain"]["maps"]["cat"]) == (9, 9)
+    assert len(found["explain"]["experts"]["names"]) == 17
+
+
+def test_what_needs_pytorch_says_what_to_install(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules |= dict.fromkeys(["torch", "timm", "torchvision"])  # what import then raises for it: not installed
+from labelwise.cli import main
+main(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", script, "complexity", "--backbone", "resnet10t"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said = "error: this needs PyTorch; install it with: pip install 'labelwise[train]'\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_what_people_use_is_imported_without_pytorch() -> None:

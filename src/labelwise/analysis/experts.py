@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import track
+from labelwise.data.decode import decode_many
+from labelwise.data.images import BadImageError, OnBadImage
+from labelwise.data.preprocessing import InputTransform
 from labelwise.data.table import LabelTable
+from labelwise.engines.load import full_config
 from labelwise.model.config import ModelConfig
 from labelwise.model.folder import read_config
+from labelwise.runtime.exported import GATES, ExportedModel
 from labelwise.runtime.folder import find_folder
 from labelwise.training.run import read_gates
 
@@ -222,6 +228,46 @@ def expert_use(
     use = measured_use(model, meter)
     assert use is not None
     return replace(use, data=table.source, history=() if run is None else _history(Path(run), shared))
+
+
+def exported_use(
+    model: ExportedModel,
+    table: LabelTable,
+    *,
+    batch_size: int = 32,
+    on_bad_image: OnBadImage = "error",
+    progress: bool = True,
+) -> ExpertUse:
+    """`expert_use` of an exported model, from the gates that it gives; without PyTorch.
+
+    Args:
+        model: An export with maps, of a model whose head has experts.
+        table: The images.
+        batch_size: Images per batch.
+        on_bad_image: `skip` leaves out images that cannot be decoded.
+        progress: Whether to show progress.
+    """
+    config = full_config(model)
+    shared = check_has_experts(config)
+    if GATES not in model.about.outputs:
+        raise LabelwiseError(f"{str(model.folder)!r} was exported without maps and gates; export it again with them")
+    total: Doubles | None = None  # [layers, K, n_t + n_s]
+    query, images = np.arange(0), 0
+    decoded = track(decode_many(table.images, InputTransform(config.preprocessing)), "Evaluating", len(table), progress)
+    while batch := list(islice(decoded, batch_size)):
+        bad = next((result for _, result in batch if isinstance(result, BadImageError)), None)
+        if bad is not None and on_bad_image == "error":
+            raise bad.skippable()
+        inputs = [result for _, result in batch if not isinstance(result, BadImageError)]
+        if inputs:
+            evidence = model.evidence(np.stack(inputs))
+            assert evidence.gates is not None
+            seen = evidence.gates.astype(np.float64).sum(axis=0)
+            total, query, images = seen if total is None else total + seen, evidence.label_query, images + len(inputs)
+    if total is None:
+        raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
+    names = row_names(config.labels, query)
+    return ExpertUse(names, in_figure_order(total / images, shared), shared, images, table.source)
 
 
 def measured_use(model: LabelModel, meter: GateMeter) -> ExpertUse | None:

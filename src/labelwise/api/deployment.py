@@ -25,6 +25,8 @@ def export(
     *,
     out: str | Path,
     format: ExportFormat = "onnx",
+    maps: bool = True,
+    half: bool = False,
     int8: bool = False,
     calibration: str | Path | LabelTable | None = None,
     split: str | None = None,
@@ -38,6 +40,9 @@ def export(
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
         out: The folder to write: the network and `config.json`. An export that is there already is replaced.
         format: `onnx` (for ONNX Runtime, OpenVINO and many others), `openvino`, or `torch` (a torch.export program).
+        maps: Also export where the model looked and the weights of HSQ's experts, for `explain` and the web page;
+            PyTorch programs never have them.
+        half: Store weights as 16-bit floats: half the size, the same speed.
         int8: Quantise to 8 bits, which is smaller and faster. Needs `calibration`.
         calibration: A dataset with labels, on which INT8 finds its ranges and mAP is measured before and after.
         split: The images of `calibration` to use. Default: `val` if there is one, else all.
@@ -80,7 +85,7 @@ def export(
     if table is not None:
         table = match_labels(table, network.labels, ignore_extra=True)
         images = Calibration(table, network.config, max_loss, on_bad_image)
-    export_model(network, format, Path(out), calibration=images, say=say)
+    export_model(network, format, Path(out), calibration=images, half=half, maps=maps, say=say)
     exported = find_export(out)
     assert exported is not None  # it was just written
     return exported

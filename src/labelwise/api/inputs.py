@@ -11,7 +11,7 @@ from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
-from labelwise.runtime.folder import find_folder
+from labelwise.runtime.folder import find_folder, network_folder
 from labelwise.training.run import with_splits_of_run
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     """The model itself, in evaluation mode; one from disk is put on the GPU if there is one."""
     if model is not None and not isinstance(model, str | os.PathLike):
         return model.eval()
-    folder = find_folder(model_path(model))
+    folder = network_folder(find_folder(model_path(model)))
     read_config(folder)  # a mistake in the name is told before PyTorch is loaded
     with torch_needed():
         from labelwise.engines.load import on_fastest_device

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, torch_needed
 from labelwise.runtime.exported import CONFIG, ExportedModel, find_export
-from labelwise.runtime.folder import find_folder
+from labelwise.runtime.folder import find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Model, Tagger
 
@@ -63,7 +63,7 @@ def load(
         cache_dir=cache_dir,
         local_files_only=local_files_only,
     )
-    exported = find_export(folder)
+    exported = None if engine == "torch" and network_folder(folder) != folder else find_export(folder)
     if exported is not None:
         if labels is not None:
             raise LabelwiseError(

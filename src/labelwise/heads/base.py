@@ -38,6 +38,17 @@ class HeadDetails:
         return self.attention_layers[-1].mean(dim=1)
 
     @property
+    def mean_attention(self) -> Tensor | None:
+        """Every layer's cross-attention, averaged over heads: [B, layers, K, H, W]; None for a head without."""
+        means = [weights.mean(dim=1) for weights in self.attention_layers]
+        return torch.stack(means, dim=1) if means else None
+
+    @property
+    def stacked_gates(self) -> Tensor | None:
+        """Every expert layer's gates: [B, layers, K, n_t + n_s]; None for a head without."""
+        return torch.stack(self.gates, dim=1) if self.gates else None
+
+    @property
     def label_attention(self) -> Tensor:
         """`attention` of the query that answers for each label: [B, N, H, W]."""
         return self.attention[:, self.label_query]

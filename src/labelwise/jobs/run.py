@@ -193,11 +193,10 @@ class ModelFiles:
     @classmethod
     def read(cls, source: str) -> ModelFiles:
         """Of a run folder, a model folder, an exported model or a hub id."""
-        exported = find_export(source)
-        if exported is not None:
-            files = [file for file in exported.folder.iterdir() if file.is_file()]
+        folder = find_folder(source)
+        if find_export(folder) is not None:
+            files = [file for file in folder.iterdir() if file.is_file()]
         else:
-            folder = find_folder(source)
             files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
         return cls({file.name: file.read_bytes() for file in sorted(files)})
 

@@ -13,7 +13,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.folder import CARD, CONFIG, WEIGHTS, find_folder
+from labelwise.runtime.folder import CARD, CONFIG, WEIGHTS, find_folder, network_folder
 
 if TYPE_CHECKING:
     # At run time only where tensors are read or written: a config is read without PyTorch.
@@ -51,7 +51,7 @@ def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConf
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = find_folder(source, **hub_options)
+    folder = network_folder(find_folder(source, **hub_options))
     config = read_config(folder)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -68,7 +68,7 @@ def read_config(folder: Path) -> ModelConfig:
     where, content = str(folder / CONFIG), _read_content(folder)
     if "export" in content:
         raise LabelwiseError(
-            f"{str(folder)!r} is an exported model, which only predicts; load the model that it was made from"
+            f"{str(folder)!r} is an exported model, without weights for PyTorch; load the model that it was made from"
         )
     if not isinstance(content.get("format"), int):
         raise LabelwiseError(f"{where!r} is not the config of a labelwise model: it has no format")

@@ -7,6 +7,7 @@ from pathlib import Path
 from labelwise.core.errors import LabelwiseError
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
 EXPORTS = ("model.onnx", "model.xml", "model.bin")
 
 
@@ -53,3 +54,8 @@ def find_folder(
         offline = isinstance(error, LocalEntryNotFoundError)
         why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
         raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None
+
+
+def network_folder(folder: Path) -> Path:
+    """Where the weights for PyTorch are: in the folder itself, or in `pytorch/` of an export that comes with them."""
+    return folder / PYTORCH if (folder / PYTORCH / CONFIG).is_file() else folder

@@ -21,7 +21,7 @@ from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
-from labelwise.runtime.folder import WEIGHTS, find_folder
+from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Run(os.PathLike[str]):
 
     def __init__(self, source: str | Path, name: str | None = None) -> None:
         self.source = str(source)
-        self.model_folder = find_folder(source)
+        self.model_folder = network_folder(find_folder(source))
         if not (self.model_folder / WEIGHTS).is_file():
             raise LabelwiseError(f"{self.source!r} has no {WEIGHTS}: finish its training, or copy the whole folder")
         self.config = read_config(self.model_folder)
