@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
 from labelwise.runtime.sessions import EngineName
 
@@ -168,13 +168,6 @@ def serve(
     key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
     if key is not None and not key.strip():
         raise LabelwiseError("the API key is empty; use a long random one, or none")
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing_extra(error.name or "fastapi", "serve") from None
     from labelwise.server.run import run_server
 
     run_server(settings, host=host, port=port, key=key and key.strip(), access_log=access_log)

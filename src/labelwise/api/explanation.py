@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use, exported_use
 from labelwise.api.inputs import model_path, open_model, open_table, require, require_choice
 from labelwise.api.prediction import check_paths, open_tagger
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
@@ -24,6 +23,7 @@ from labelwise.runtime.folder import find_folder
 from labelwise.runtime.prediction import Prediction, attention_caption
 
 if TYPE_CHECKING:
+    from labelwise.analysis.experts import ExpertUse
     from labelwise.analysis.masking import MaskingCheck
     from labelwise.api.prediction import AnyModel
     from labelwise.data.decode import ImageSource
@@ -191,6 +191,8 @@ def explain_experts(
         >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
     """
     require(workers=(workers, 0))
+    from labelwise.analysis.experts import check_has_experts, expert_use, exported_use
+
     table = open_table(data, model).part(split)
     exported = find_export(find_folder(model_path(model))) if model is None or isinstance(model, _PATHS) else None
     if exported is not None and not cache:

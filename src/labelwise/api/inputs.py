@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, get_args
 
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
-from labelwise.data.sources import open_data
-from labelwise.data.table import LabelTable
-from labelwise.model.folder import read_config
 from labelwise.runtime.folder import find_folder, network_folder
-from labelwise.training.run import with_splits_of_run
 
 if TYPE_CHECKING:
+    from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
 
@@ -34,6 +31,8 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     """The model itself, in evaluation mode; one from disk is put on the GPU if there is one."""
     if model is not None and not isinstance(model, str | os.PathLike):
         return model.eval()
+    from labelwise.model.folder import read_config
+
     folder = network_folder(find_folder(model_path(model)))
     read_config(folder)  # a mistake in the name is told before PyTorch is loaded
     with torch_needed():
@@ -44,6 +43,10 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
 
 def open_table(data: str | Path | LabelTable, model: object = None) -> LabelTable:
     """A dataset; one without splits gets those that the training of `model` made, if that is on disk."""
+    from labelwise.data.sources import open_data
+    from labelwise.data.table import LabelTable
+    from labelwise.training.run import with_splits_of_run
+
     table = data if isinstance(data, LabelTable) else open_data(data)
     return with_splits_of_run(table, os.fspath(model)) if isinstance(model, str | os.PathLike) else table
 

@@ -7,16 +7,22 @@ import inspect
 import sys
 import warnings
 from collections.abc import Collection
-from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Group
 
 from labelwise.core.errors import LabelwiseError, is_out_of_memory, missing_torch
 
+
+def package_version() -> str:
+    from importlib.metadata import version  # not above: it takes as long as all of the command line
+
+    return version("labelwise")
+
+
 app = App(
     name="labelwise",
     help="Multi-label image classification: every label that applies, how sure it is, and where it looked.",
-    version=lambda: version("labelwise"),
+    version=package_version,
     help_format="markdown",  # joins the lines of a docstring
 )
 

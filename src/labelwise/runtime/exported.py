@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -124,6 +123,8 @@ def find_export(source: str | Path) -> ExportedModel | None:
     if not isinstance(content, dict) or "export" not in content:
         return None
     if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
+        from importlib.metadata import version
+
         raise LabelwiseError(
             f"{str(source)!r} was made by a newer labelwise (this is {version('labelwise')}); "
             "upgrade with: pip install -U labelwise"
