@@ -139,6 +139,18 @@ main(sys.argv[1:])
     assert (done.returncode, done.stderr) == (2, said)
 
 
+def test_a_terminal_sees_at_once_that_pytorch_is_loaded(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    terminal, stderr = pty.openpty()
+    (tmp_path / "torch.py").write_text("raise ImportError('not today', name='torch')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "labelwise", "complexity", "--backbone", "resnet10t"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stderr=stderr, timeout=60, check=False)
+    said = os.read(terminal, 10_000).decode().splitlines()
+    assert (done.returncode, said[0]) == (2, "loading PyTorch …")
+    assert "needs PyTorch" in said[1]
+
+
 def test_what_people_use_is_imported_without_pytorch() -> None:
     script = """
 import pkgutil, sys, labelwise
