@@ -34,9 +34,11 @@ def costs(recipe: Path) -> Estimate:
 
 def cost_line(cost: Estimate) -> str:
     assert cost.gpu is not None
+    assert cost.hours is not None
+    hours = f"{cost.hours:.0f}" if cost.hours >= 10 else f"{cost.hours:.1f}"
     return (
         f"# Cost       {cost.total_memory / GIB:.1f} GiB on each of {cost.processes} GPUs, "
-        f"{cost.flops:.2e} FLOPs an epoch, about {cost.hours:.2g} hours on {cost.processes} "
+        f"{cost.flops:.2e} FLOPs an epoch, about {hours} hours on {cost.processes} "
         f"{cost.gpu.name} (labelwise train --dry-run)"
     )
 

@@ -157,6 +157,7 @@ def test_explain(place: Path, tmp_path: Path) -> None:
     assert list(explanation.maps) == list(explanation.prediction.all_scores)[:2]
     assert (tmp_path / "why.png").read_bytes()[:4] == explanation._repr_png_()[:4] == b"\x89PNG"
     assert "Explanation(" in repr(explanation)
+    assert explanation._repr_html_().count('src="data:image/jpeg') == 3  # the image, and a map for each label
     data = place / "sample" / "labels.csv"
     assert lw.check_explanations(data, place / "run", images=4, workers=0).images == 4
     assert len(lw.explain_experts(data, place / "run", workers=0).names) == 13
@@ -167,6 +168,7 @@ def test_complexity_of_a_new_and_of_a_given_model(place: Path) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     assert lw.complexity(model).total("parameters") == lw.complexity(place / "run").total("parameters") == parameters
     assert lw.complexity(head="gap", backbone="resnet10t", labels=3, size=64).size == 64
+    assert f"{parameters:,}</td>" in lw.complexity(model)._repr_html_().split("total")[1]
     with pytest.raises(lw.LabelwiseError, match="leave out the model"):
         lw.complexity(model, dim=3)
 
@@ -251,8 +253,8 @@ def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
     assert "--overwrite" in said
     assert "overwrite=True" not in said
     with pytest.raises(SystemExit):
-        main(["train", "--data", data, "--out", "x", "--set", "ema=0.9", "--set", "strategy=fsdp"])
-    assert "--set " in capsys.readouterr().err
+        main(["train", "--data", data, "--out", "x", "--head", "ml-decoder", "--set", "head.queries=words"])
+    assert "--set model.words=package:glove-50d" in capsys.readouterr().err
     for words in (
         ["train", "--out", "x", "--set", "data=y"],
         ["sweep", "--grid", "seed=0", "--out", "x", "--set", "out=y"],

@@ -113,7 +113,7 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
     make_sample(tmp_path / "sample", images=300, size=32)
     torch.manual_seed(0)
     create_model("test_resnet", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
-    predict("model", "sample", json_file=Path("whole.jsonl"), csv_file=Path("whole.csv"), batch_size=4, engine="torch")
+    predict("model", "sample", json=Path("whole.jsonl"), csv=Path("whole.csv"), batch_size=4, engine="torch")
     capsys.readouterr()
 
     options = ["--json", "x.jsonl", "--csv", "x.csv", "--batch-size", "4", "--engine", "torch"]
@@ -129,11 +129,9 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
     assert 10 <= there < 300
     with Path("x.csv").open("ab") as file:
         file.write(b"sample/images/000")  # and a row that the disk has only half of
-    predict(
-        "model", "sample", json_file=Path("x.jsonl"), csv_file=Path("x.csv"), batch_size=4, engine="torch", resume=True
-    )
+    predict("model", "sample", json=Path("x.jsonl"), csv=Path("x.csv"), batch_size=4, engine="torch", resume=True)
     said = capsys.readouterr()
-    assert "of 300 images are there already" in said.err
+    assert "of 300 images done already" in said.err
     assert len(said.out.splitlines()) <= 300 - there + 1
     # Other batches, other last digits: the numbers of both runs agree to what a CSV shows.
     assert Path("x.csv").read_text() == Path("whole.csv").read_text()
@@ -143,7 +141,7 @@ def test_a_killed_process_is_resumed_to_what_an_undisturbed_run_writes(
     assert [entry["image"] for entry in found] == [entry["image"] for entry in expected]
     for one, other in zip(found, expected, strict=True):
         assert one["all_scores"] == pytest.approx(other["all_scores"], abs=1e-6)
-    predict("model", "sample", json_file=Path("x.jsonl"), csv_file=Path("x.csv"), resume=True)
+    predict("model", "sample", json=Path("x.jsonl"), csv=Path("x.csv"), resume=True)
     assert capsys.readouterr().out == ""  # nothing left to do
 
 

@@ -88,7 +88,7 @@ def test_a_refused_sidecar_leaves_other_files_as_they_are(model: str, photos: Pa
     tags.write_text("earlier results")
     table.write_text("earlier rows")
     with pytest.raises(LabelwiseError, match="overwrite=True"):
-        predict(model, str(photos), sidecar="txt", json_file=tags, csv_file=table, on_bad_image="skip")
+        predict(model, str(photos), sidecar="txt", json=tags, csv=table, on_bad_image="skip")
     assert (tags.read_text(), table.read_text()) == ("earlier results", "earlier rows")
 
 

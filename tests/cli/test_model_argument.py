@@ -25,7 +25,14 @@ def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("model/config.json", "run/model/config.json", "photos/sub/a.JPG", "shards/000.tar", "notes/x.txt"):
+    for name in (
+        "model/config.json",
+        "run/model/config.json",
+        "runs/first/x",
+        "photos/sub/a.JPG",
+        "shards/000.tar",
+        "notes/x.txt",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "links").mkdir()
@@ -58,8 +65,10 @@ def test_no_argument_means_the_bundled_model(bundled: None) -> None:
     ("argument", "message"),
     [
         ("notes", r"'notes' is neither a model \(it has no config.json"),
-        ("photos/misspelt.jpg", r"^no such file: 'photos/misspelt.jpg'$"),  # looks like a hub id, too
+        ("photos/misspelt.jpg", r"^no such file or folder: 'photos/misspelt.jpg'$"),  # looks like a hub id, too
         ("owner/photo.heic", "no such file"),
+        ("phto.jpg", r"^no such file or folder: 'phto.jpg'; did you mean 'photo'\?$"),
+        ("runs/frist", r"^no such file or folder: 'runs/frist'; did you mean 'runs/first'\?$"),
         ("nowhere", "no such file or folder: 'nowhere'"),
         ("../nowhere/deep", "no such file or folder"),
     ],
@@ -90,7 +99,7 @@ def test_the_bundled_model_predicts_and_explains(
     image = make_sample(tmp_path / "sample", images=2, size=48).images[0]
     create_model("test_resnet", "hsq", ("kite", "sea"), weights="none", size=32, dim=16).save(tmp_path / "bundled")
     monkeypatch.setitem(sys.modules, "labelwise.bundled", SimpleNamespace(default_model=lambda: tmp_path / "bundled"))
-    predict(image, str(tmp_path / "sample"), top=2, json_file=tmp_path / "tags.json")
+    predict(image, str(tmp_path / "sample"), top=2, json=tmp_path / "tags.json")
     assert len(json.loads((tmp_path / "tags.json").read_text())) == 3
     assert all("kite" in line and "sea" in line for line in capsys.readouterr().out.splitlines())
     explain(image, out=tmp_path / "why.png")

@@ -81,7 +81,7 @@ def test_a_list_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr()
     assert [line.split("   ")[0] for line in said.out.splitlines()] == [images[1], images[2], images[0]]
     assert "no such file" in said.err
-    assert "1 of 4 images were skipped" in said.err
+    assert "1 of 4 images skipped" in said.err
     with pytest.raises(LabelwiseError, match="not from both"):
         predict(str(tmp_path / "model"), stdin=True, from_file="list.txt")
 

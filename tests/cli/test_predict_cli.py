@@ -54,7 +54,7 @@ def test_a_real_process_prints_writes_csv_and_json_and_skips(labelwise: Command,
     done = labelwise("predict", folder / "run", pictures, *files, "--on-bad-image", "skip")
     assert done.returncode == 0, done.stderr
     assert "skipped: image" in done.stderr
-    assert "1 of 3 images were skipped" in done.stderr
+    assert "1 of 3 images skipped" in done.stderr
 
     expected = load(folder / "run").predict([pictures / "00000.jpg", pictures / "00001.jpg"])
     lines = done.stdout.splitlines()
@@ -166,10 +166,10 @@ def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> N
     (tmp_path / "bad.jpg").write_bytes(b"oops")
     good = folder / "sample" / "images" / "00000.jpg"
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
-        predict(str(folder / "run"), str(good), str(tmp_path / "bad.jpg"), json_file=tmp_path / "x.json", batch_size=1)
+        predict(str(folder / "run"), str(good), str(tmp_path / "bad.jpg"), json=tmp_path / "x.json", batch_size=1)
     assert [entry["image"] for entry in json.loads((tmp_path / "x.json").read_text())] == [str(good)]
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
-        predict(str(folder / "run"), str(tmp_path / "bad.jpg"), json_file=tmp_path / "y.json")
+        predict(str(folder / "run"), str(tmp_path / "bad.jpg"), json=tmp_path / "y.json")
     assert json.loads((tmp_path / "y.json").read_text()) == []
 
 

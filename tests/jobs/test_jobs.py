@@ -166,7 +166,7 @@ def test_a_broken_shard_costs_its_own_part_only(
         main(command)
     assert not done.value.code
     assert [Path(row["image"]).name for row in rows(tmp_path / "out")] == [image.name for image in images[:12]]
-    assert "resumed: 2 of 3 parts are there already" in capsys.readouterr().err
+    assert "resumed: 2 of 3 parts done already" in capsys.readouterr().err
 
 
 def test_parquet_in_and_a_bucket_out(place: Path, tmp_path: Path) -> None:

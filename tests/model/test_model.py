@@ -144,12 +144,16 @@ def test_broken_weights_say_what_is_wrong(tmp_path: Path) -> None:
         lw.load_model(tmp_path / "m")
 
 
-def test_what_is_neither_a_folder_nor_a_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_neither_a_folder_nor_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(LabelwiseError, match="neither a folder nor a hub id"):
         lw.load_model("no/such/model/folder")
     with pytest.raises(LabelwiseError, match="the hub cannot be reached"):
         lw.load_model("nobody/nothing")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    with pytest.raises(LabelwiseError, match=r"neither a folder nor a hub id.*did you mean 'runs/first'\?$"):
+        lw.load_model("runs/frist")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.reports.charts import Whisker, difference_chart
-from labelwise.reports.svg import Axes, scatter_chart
+from labelwise.evaluation import Difference, Interval
+from labelwise.reports.charts import Axes, difference_chart, scatter_chart
 from report_kit import Page
 
 
@@ -18,8 +18,7 @@ from report_kit import Page
 def test_names_beside_points_keep_apart(points: list[tuple[float, float]], length: int) -> None:
     axes = Axes((0.0, 1.0), (0.0, 1.0))
     names = [f"{n:02}".ljust(length, "x") for n in range(len(points))]
-    written = [values for _, values in Page("".join(axes.beside(points, names))).elements]
-    boxes = [(float(str(text["x"])), float(str(text["y"]))) for text in written]
+    boxes = [(x, y) for x, y, _ in axes.beside(points, names)]
     wide = 7.5 * len(names[0]) if names else 0  # of a letter at 13 pixels, generously
     for place, (x, y) in enumerate(boxes):
         assert 0 <= x <= axes.width - wide
@@ -27,12 +26,13 @@ def test_names_beside_points_keep_apart(points: list[tuple[float, float]], lengt
 
 
 def test_bars_go_from_zero_to_their_value() -> None:
-    rows = [
-        Whisker("up", 4.0, 3.0, 5.0),
-        Whisker("down", -2.0, -4.0, 0.5, significant=False),
-        Whisker("nan", math.nan, 0, 0),
+    differences = [
+        Difference(-0.02, Interval(-0.04, 0.005), 0.2),
+        Difference(math.nan, Interval(0, 0), 1),
+        Difference(0.04, Interval(0.03, 0.05), 0.01),
     ]
-    page = Page(difference_chart(rows, title="t", note="n"))
+    chart = difference_chart(["down", "nan", "up"], differences, [False, False, True], title="t", shown=3)
+    page = Page(chart)
     bars = [values for name, values in page.elements if name == "rect"]
     widths = [float(str(bar["width"]).rstrip("%")) for bar in bars]
     assert widths[0] == pytest.approx(2 * widths[1])
@@ -45,8 +45,5 @@ def test_bars_go_from_zero_to_their_value() -> None:
 
 def test_points_that_hardly_differ_are_not_torn_apart() -> None:
     page = Page(scatter_chart({"a": (90.0, 95.91), "b": (91.0, 95.92)}, title="t", x_label="x", y_label="y", least=1.0))
-    heights = [float(str(values["cy"])) for name, values in page.elements if name == "circle"]
-    heights += [
-        float(str(values["d"]).split()[1].split("h")[0]) + 3.2 for name, values in page.elements if name == "path"
-    ]
+    heights = [float(path.split("m")[0].split()[1]) for path in page.attributes("path", "d")]
     assert abs(heights[0] - heights[1]) < 5

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labelwise.reports import Section, write_report
-from labelwise.reports.html import Html, part, tag
+from labelwise.reports.charts import Row, line_chart, row_chart, ticks
+from labelwise.reports.html import Html, part
 from labelwise.reports.overlay import data_uri
-from labelwise.reports.svg import bar_chart, line_chart, ticks
 from report_kit import Page
 
 EVIL = "<script>alert('1')</script>"
@@ -34,7 +34,7 @@ def test_the_page_is_well_formed_and_nothing_comes_from_outside(tmp_path: Path) 
         ],
     }
     empty = {"uri": image, "name": "empty.jpg", "truth": [], "missed": [], "wrong": 0, "predicted": []}
-    body = part("predictions", cards=[card, empty])
+    body = part("parts.html", "predictions", cards=[card, empty])
     file = write_report(tmp_path / "x.html", title="t", sections=[Section("Predictions", body)], contents=True)
     page = Page(file.read_text(encoding="utf-8"))
     names = [name for name, _ in page.elements]
@@ -64,10 +64,10 @@ def test_the_page_is_well_formed_and_nothing_comes_from_outside(tmp_path: Path) 
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    page = Page(bar_chart(["sun", EVIL], {"HSQ": [95.0, 90.0], "GAP": [20.0, None]}, title="AP"))
+    page = Page(row_chart([Row("sun", 95.0), Row(EVIL, 90.0), Row("car", np.nan)], title="AP", style="bars"))
     bars = [values for name, values in page.elements if name == "rect"]
-    assert len(bars) == 3  # one of the four values is not defined
-    first, second = (float(str(bar["width"]).rstrip("%")) for bar in bars if "series-1" in str(bar["class"]))
+    assert len(bars) == 2  # one of the three values is not defined
+    first, second = (float(str(bar["width"]).rstrip("%")) for bar in bars)
     assert first / second == pytest.approx(95 / 90, rel=1e-3)
     assert "not defined" in page.text
 
@@ -82,7 +82,10 @@ def test_lines_leave_out_what_is_no_number() -> None:
 
 
 def test_sections_escape_text_and_keep_html(tmp_path: Path) -> None:
-    sections = [Section("a < b", tag("p", EVIL), intro="<i>"), Section("two", Html("<p>kept</p>"))]
+    sections = [
+        Section("a < b", part("charts.html", "no_values", title=EVIL), intro="<i>"),
+        Section("two", Html("<p>kept</p>")),
+    ]
     text = write_report(
         tmp_path / "new" / "x.html", title=EVIL, sections=sections, lead="1 < 2", footer="<"
     ).read_text()
@@ -97,9 +100,11 @@ def test_sections_escape_text_and_keep_html(tmp_path: Path) -> None:
 def test_any_text_survives_the_way_through_html(inside: str, attribute: str) -> None:
     if "\r" in inside + attribute or "\0" in inside + attribute:
         return  # HTML itself replaces these two
-    page = Page(tag("p", inside, title=attribute))
-    assert page.text == inside
-    assert page.elements == [("p", {"title": attribute})]
+    image = {"uri": "", "reason": "", "name": "", "path": attribute}
+    card = {"image": image, "label": inside, "text": "", "present": []}
+    page = Page(str(part("parts.html", "image_cards", cards=[card], empty="")))
+    assert inside in page.text
+    assert page.attributes("small", "title") == [attribute]
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

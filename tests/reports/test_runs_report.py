@@ -44,7 +44,7 @@ def one(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def several(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("several")
-    report([str(run) for run in runs], out=out, pair=["sun,tree"], **QUICK)
+    report([str(run) for run in runs], out=out, pairs=["sun,tree"], **QUICK)
     return out
 
 
@@ -70,7 +70,7 @@ def test_the_page_says_it_all_and_escapes_everything(one: Path) -> None:
                   "Predictions", "Worst mistakes", "Labels to check", "Experts", "Training", "Cost",
                   "Problems in the data", "Recipes"):  # fmt: skip
         assert title in page.text
-    assert "1 images cannot be decoded" in page.text
+    assert "left out: 1 image that cannot be decoded" in page.text
     assert "optimistic" not in page.text
     for name in EVIL.values():
         assert name in page.text
@@ -179,11 +179,11 @@ def test_labels_that_not_all_runs_have_are_left_out_and_named(
     said: list[str] = []
     options = ReportOptions(bootstrap=20, workers=0, images=0, progress=False, warn=said.append)
     page = runs_report([runs[0], fewer], tmp_path / "out", options).read_text()
-    assert [line for line in said if "left out: not all runs have them" in line] == [
-        "3 labels of gap <u>run are left out: not all runs have them.",
-        "1 labels of fewer are left out: not all runs have them.",
+    assert [line for line in said if "that not all runs have" in line] == [
+        "left out: 3 labels of gap <u>run that not all runs have.",
+        "left out: 1 label of fewer that not all runs have.",
     ]
-    assert "1 labels of fewer are left out" in page
+    assert "left out: 1 label of fewer" in page
     numbers = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {run["labels"] for run in numbers["runs"]} == {10}
 

@@ -12,7 +12,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.server import pool as pool_module
 from labelwise.server import protocol as wire
 from labelwise.server.middleware import Metrics
-from labelwise.server.pool import Answer, Pool
+from labelwise.server.pool import Pool
 from labelwise.server.protocol import Reply
 from labelwise.server.settings import ServeSettings
 
@@ -73,7 +73,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeWorker.started = FakeWorker.most_at_once = 0
 
 
-async def run(bodies: list[bytes], said: list[str] | None = None, **settings: Any) -> list[Answer]:
+async def run(bodies: list[bytes], said: list[str] | None = None, **settings: Any) -> list[Reply]:
     values = {"models": [{"name": "m", "source": "m"}], "batch_size": 4, **settings}
     pool = Pool(ServeSettings.parse(values, "test"), 1, Metrics(), (said if said is not None else []).append)
     await pool.start()
@@ -95,7 +95,7 @@ def test_the_picture_that_kills_is_refused_and_its_neighbours_are_answered(worke
     poisoned = answers.pop(3)
     assert poisoned.status == 503
     assert b"2 workers died" in poisoned.text
-    assert answers == [Answer(200, body) for body in bodies if body != b"poison"]
+    assert [answer[1:] for answer in answers] == [(200, body) for body in bodies if body != b"poison"]
     assert FakeWorker.started == workers + 2
     assert len(said) == 2
 
@@ -107,13 +107,13 @@ def test_a_worker_gets_two_batches_at_most() -> None:
 
 
 def test_a_late_picture_is_refused_and_a_worker_that_hangs_is_replaced() -> None:
-    async def scene() -> list[Answer]:
+    async def scene() -> list[Reply]:
         first = await run([b"quick", b"slow"], timeout=0.1)
         assert FakeWorker.started == 1
         return first
 
     quick, slow = asyncio.run(scene())
-    assert quick == Answer(200, b"quick")
+    assert quick[1:] == (200, b"quick")
     assert (slow.status, b"too long" in slow.text) == (503, True)
 
     async def hang() -> None:
@@ -124,7 +124,7 @@ def test_a_late_picture_is_refused_and_a_worker_that_hangs_is_replaced() -> None
         started = FakeWorker.started
         while FakeWorker.started == started:
             await asyncio.sleep(0.01)
-        assert await pool.submit({}, b"next") == Answer(200, b"next")
+        assert (await pool.submit({}, b"next")).text == b"next"
         await pool.stop()
 
     asyncio.run(asyncio.wait_for(hang(), 20))

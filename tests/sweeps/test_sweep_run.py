@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from labelwise.cli import main
 from labelwise.cli.sweep import sweep
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
@@ -133,6 +134,16 @@ def test_a_failure_is_written_down_and_the_others_go_on(
     assert "not divisible" in first["reason"]
     assert first["mAP"] is None
     assert "failed: dim=15" in capsys.readouterr().out
+
+
+def test_a_failure_names_its_fix_as_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = make_sample(tmp_path / "photos", images=12, size=48)
+    Path(table.images[table.rows("train")[0]]).write_bytes(b"no picture")
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    where = ["--data", str(table.source), "--out", str(tmp_path / "s")]
+    with pytest.raises(SystemExit):
+        main(["sweep", "--grid", "head=hsq", *where, *settings, "--no-report"])
+    assert "(--set on_bad_image=skip)" in capsys.readouterr().out
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(

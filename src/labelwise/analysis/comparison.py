@@ -13,6 +13,7 @@ from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.arrays import Doubles, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.evaluation import Difference, benjamini_hochberg, paired_difference
+from labelwise.evaluation.bootstrap import Draws
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,7 @@ class Comparison:
             "labels_significantly_worse": len(self.significant_of(self.worse)),
             "pairs_improved": improved_pairs(len(self.better)),
             "pairs_significantly_improved": improved_pairs(len(self.significant_of(self.better))),
-            "labels": [
-                {"label": label, **difference_as_dict(difference), "significant": significant}
-                for label, difference, significant in zip(self.run.labels, self.labels, self.significant, strict=True)
-            ],
+            "labels": difference_rows(self.run.labels, self.labels, self.significant),
         }
 
 
@@ -61,16 +59,27 @@ def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
     if ours is None or theirs is None:
         raise LabelwiseError("a comparison needs bootstrap samples", options={"bootstrap": 1000})
     gaps = run.average_precision - reference.average_precision
-    labels = [
-        paired_difference(float(gap), a, b)
-        for gap, a, b in zip(gaps, ours.average_precision, theirs.average_precision, strict=True)
-    ]
+    labels, significant = label_differences(gaps, ours, theirs)
     metrics = {
         name: paired_difference(_metric(run, name) - _metric(reference, name), ours.metrics[name], theirs.metrics[name])
         for name in ("mAP", "CF1", "OF1")
     }
-    significant = benjamini_hochberg(np.array([difference.p for difference in labels])).tolist()
     return Comparison(run, reference, metrics, labels, significant)
+
+
+def label_differences(gaps: Doubles, ours: Draws, theirs: Draws) -> tuple[list[Difference], list[bool]]:
+    """The differences `gaps` [N] of average precision with their intervals, and which of them are significant."""
+    samples = zip(gaps.tolist(), ours.average_precision, theirs.average_precision, strict=True)
+    differences = [paired_difference(gap, a, b) for gap, a, b in samples]
+    return differences, benjamini_hochberg(np.array([difference.p for difference in differences])).tolist()
+
+
+def difference_rows(
+    labels: Sequence[str], differences: Sequence[Difference], significant: Sequence[bool]
+) -> list[dict[str, Any]]:
+    """A row per label, in percent."""
+    rows = zip(labels, differences, significant, strict=True)
+    return [{"label": label, **difference_as_dict(d), "significant": found} for label, d, found in rows]
 
 
 def improved_pairs(better: int) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from labelwise.core.arrays import Doubles, Scores, Targets
 from labelwise.evaluation.thresholds import logit_thresholds
 
 Points = list[tuple[float, float]]
+Item = TypeVar("Item")
+PER_LABEL = 3  # mistakes or suspicious images of one label that are shown
 
 
 def precision_recall_curve(values: Scores, targets: Targets, points: int = 60) -> Points:
@@ -168,24 +172,35 @@ class Mistake:
     present: tuple[str, ...]  # the image's labels
 
 
-def worst_mistakes(
-    run: MeasuredRun, kind: Literal["false positive", "miss"], most: int, per_label: int = 3
-) -> list[Mistake]:
-    """The wrong decisions that are furthest from their thresholds, at most `per_label` of one label: otherwise the
-    hardest label would fill the list."""
+def worst_mistakes(run: MeasuredRun, kind: Literal["false positive", "miss"], most: int) -> list[Mistake]:
+    """The wrong decisions that are furthest from their thresholds, a few of each label."""
     wrong = run.predicted & (run.targets == 0) if kind == "false positive" else ~run.predicted & (run.targets == 1)
-    rows, columns = np.nonzero(wrong)
-    margin = np.abs(run.logits - logit_thresholds(run.config))[rows, columns]
-    found: list[Mistake] = []
-    taken = np.zeros(len(run.labels), int)
-    for place in np.argsort(-margin, kind="stable"):
-        row, column = int(rows[place]), int(columns[place])
-        if len(found) == most:
-            break
-        if taken[column] == per_label:
-            continue
-        taken[column] += 1
-        score, threshold = float(run.scores[row, column]), float(run.thresholds[column])
-        present = tuple(run.table.present(row))
-        found.append(Mistake(run.table.images[row], run.labels[column], kind, score, threshold, present))
-    return found
+    places = np.argwhere(wrong)  # [k, 2]: rows and columns
+    margin = np.abs(run.logits - logit_thresholds(run.config))[wrong]
+    worst = [(int(row), int(column)) for row, column in places[np.argsort(-margin, kind="stable")]]
+    return [
+        Mistake(
+            image=run.table.images[row],
+            label=run.labels[column],
+            kind=kind,
+            score=float(run.scores[row, column]),
+            threshold=float(run.thresholds[column]),
+            present=tuple(run.table.present(row)),
+        )
+        for row, column in few_of_each(worst, lambda place: place[1], most)
+    ]
+
+
+def few_of_each(items: Iterable[Item], label: Callable[[Item], int], most: int) -> list[Item]:
+    """The first `most` items, but at most `PER_LABEL` of one label: otherwise the hardest label would fill the list.
+
+    >>> few_of_each([3, 3, 3, 3, 5, 7], lambda item: item, most=5)
+    [3, 3, 3, 5, 7]
+    """
+    taken: Counter[int] = Counter()
+    kept: list[Item] = []
+    for item in items:
+        taken[label(item)] += 1
+        if len(kept) < most and taken[label(item)] <= PER_LABEL:
+            kept.append(item)
+    return kept

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelwise.analysis.maps import Method, label_maps, map_caption
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.progress import progress_of
 from labelwise.data.labels import match_labels
 from labelwise.data.table import PRESENT, LabelTable
@@ -63,7 +63,7 @@ class MaskingCheck:
         return (
             f"{self.maps}: hiding {self.area:.0%} of the image where the model looked lowers the score by "
             f"{attended:.1f} points, hiding as much elsewhere by {elsewhere:.1f}; difference {difference:.1f} "
-            f"({low:.1f} to {high:.1f}, 95%), larger in {self.larger:.0%} of {self.images} images "
+            f"({low:.1f} to {high:.1f}, 95%), larger in {self.larger:.0%} of {counted(self.images, 'image')} "
             f"(mean score {score:.1f})"
         )
 
@@ -123,7 +123,7 @@ def masking_check(
             advance(len(inputs))
     if not scores:
         raise LabelwiseError(
-            f"{table.source}: none of {len(rows)} images can be decoded, e.g. {dataset.bad_images[0].path!r}"
+            f"{table.source}: none of {counted(len(rows), 'image')} can be decoded, e.g. {dataset.bad_images[0].path!r}"
         )
     drops = np.stack([torch.cat(part).double().cpu().numpy() for part in (scores, attended, random)])  # [3, m]
     return _summary(drops, map_caption(model, method, layer, head), area, rng)

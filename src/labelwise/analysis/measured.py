@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from zipfile import BadZipFile
 
 import numpy as np
@@ -23,6 +23,7 @@ from labelwise.data.images import BadImage
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
+from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.folder import CONFIG, WEIGHTS
 from labelwise.runtime.prediction import decide, probabilities
@@ -111,9 +112,7 @@ def measure_runs(
     out: Path,
     *,
     bootstrap: int = 1000,
-    batch_size: int = 32,
-    workers: int = 2,
-    progress: bool = True,
+    **inference: Unpack[InferenceOptions],
 ) -> list[MeasuredRun]:
     """Measure runs on the same images and labels.
 
@@ -122,13 +121,11 @@ def measure_runs(
         table: The images with their labels.
         out: Where predictions of models without a run folder are stored.
         bootstrap: Samples for confidence intervals and comparisons; 0 for none.
-        batch_size: Images per batch.
-        workers: Processes that decode images.
-        progress: Whether to show progress.
+        **inference: `batch_size`, `workers` and `progress` of `predict_logits`.
     """
     labels = common_labels(runs)
     match_labels(table, labels, ignore_extra=True)  # before the work, not after it
-    stored = [predict_once(run, table, out, batch_size=batch_size, workers=workers, progress=progress) for run in runs]
+    stored = [predict_once(run, table, out, **inference) for run in runs]
     rows = stored[0].predictions.rows
     for other in stored[1:]:  # a file may have become unreadable between two runs
         rows = np.intersect1d(rows, other.predictions.rows)
@@ -178,13 +175,7 @@ class StoredPredictions:
 
 
 def predict_once(
-    run: Run,
-    table: LabelTable,
-    fallback: Path,
-    *,
-    batch_size: int = 32,
-    workers: int = 2,
-    progress: bool = True,
+    run: Run, table: LabelTable, fallback: Path, **inference: Unpack[InferenceOptions]
 ) -> StoredPredictions:
     """Read the predictions from the run's folder (without a run folder, from `fallback`), or compute and store them.
 
@@ -194,7 +185,7 @@ def predict_once(
     stamps = file_stamps(table.images)
     stored = _read(path, stamps)
     if stored is None:
-        stored = _predict(run, table, batch_size, workers, progress)
+        stored = _predict(run, table, **inference)
         _write(path, stored, stamps)
     return stored
 
@@ -222,10 +213,9 @@ def file_stamps(images: Sequence[str]) -> NDArray[np.int64]:
     return np.array([stamp(image) for image in images], np.int64).reshape(-1, 2)
 
 
-def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progress: bool) -> StoredPredictions:
+def _predict(run: Run, table: LabelTable, **inference: Unpack[InferenceOptions]) -> StoredPredictions:
     import torch
 
-    from labelwise.evaluation.inference import predict_logits
     from labelwise.features import FeatureCache
     from labelwise.heads import GateMeter
     from labelwise.model.complexity import measure_complexity
@@ -233,28 +223,12 @@ def _predict(run: Run, table: LabelTable, batch_size: int, workers: int, progres
     model = run.model()
     complexity = measure_complexity(model).to_dict()
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    reading: dict[str, Any] = {**inference, "on_bad_image": "skip"}
     features = None
     if run.frozen:
-        features = FeatureCache.build(
-            table,
-            model.backbone,
-            model.config.preprocessing,
-            flips=False,
-            batch_size=batch_size,
-            workers=workers,
-            on_bad_image="skip",
-            progress=progress,
-        )
+        features = FeatureCache.build(table, model.backbone, model.config.preprocessing, flips=False, **reading)
     with GateMeter(model.head) as meter:
-        predictions = predict_logits(
-            model,
-            table,
-            batch_size=batch_size,
-            workers=workers,
-            on_bad_image="skip",
-            progress=progress,
-            features=features,
-        )
+        predictions = predict_logits(model, table, features=features, **reading)
     return StoredPredictions(predictions, complexity, measured_use(model, meter))
 
 

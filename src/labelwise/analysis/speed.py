@@ -190,9 +190,10 @@ def peak_memory(source: str | Path, name: str, batch_size: int, exported: Mappin
     """The most memory, in MB, that a new process takes to load the model and run one batch; None if not known."""
     task = {
         "source": str(source),
-        "name": name,
         "batch_size": batch_size,
+        "compile": name == COMPILED,
         "exported": {key: str(folder) for key, folder in exported.items()},
+        "only": name,
     }
     done = subprocess.run([sys.executable, "-c", _PEAK, json.dumps(task)], capture_output=True, text=True, check=False)
     try:
@@ -204,14 +205,9 @@ def peak_memory(source: str | Path, name: str, batch_size: int, exported: Mappin
 def print_peak() -> None:
     """The child process of `peak_memory`."""
     task = json.loads(sys.argv[1])
-    exported = {key: Path(folder) for key, folder in task["exported"].items()}
-    only, batch_size = task["name"], task["batch_size"]
-    taggers, _ = open_taggers(
-        task["source"], batch_size=batch_size, compile=only == COMPILED, exported=exported, only=only
-    )
+    taggers, _ = open_taggers(**task)
     (tagger,) = taggers.values()
     size = tagger.config.preprocessing.size
-    noise = np.zeros((batch_size, 3, size, size), np.float32)
-    tagger.logits(noise)
+    tagger.logits(np.zeros((task["batch_size"], 3, size, size), np.float32))
     peak = memory_peak()
     sys.stdout.write("unknown" if peak is None else f"{peak / 1e6:.1f}")

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.analysis.comparison import difference_as_dict
+from labelwise.analysis.comparison import difference_rows, label_differences
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.arrays import Doubles
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.progress import progress_of
 from labelwise.data.table import LabelTable
-from labelwise.evaluation import Difference, benjamini_hochberg, bootstrap_draws, match_labels, paired_difference
+from labelwise.evaluation import Difference, bootstrap_draws, match_labels, paired_difference
 from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
 from labelwise.training.display import Display
@@ -51,11 +51,14 @@ def fit_probes(features: Tensor, targets: Tensor) -> Probes:
     return Probes(weights, bias, mean, deviation)
 
 
+@dataclass(frozen=True)
 class Probes:
     """Logistic regressions on standardised features."""
 
-    def __init__(self, weights: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor) -> None:
-        self.weights, self.bias, self.mean, self.deviation = weights, bias, mean, deviation  # [C, N], [N], [C], [C]
+    weights: Tensor  # [C, N]
+    bias: Tensor  # [N]
+    mean: Tensor  # [C], of the features
+    deviation: Tensor  # [C]
 
     def logits(self, features: Tensor) -> np.ndarray:
         """[M, C] -> [M, N]"""
@@ -102,25 +105,15 @@ class Transfer:
     @property
     def hurt(self) -> list[int]:
         """Labels with negative transfer: significantly worse than alone."""
-        return [
-            n
-            for n, (d, significant) in enumerate(zip(self.differences, self.significant, strict=True))
-            if significant and d.value < 0
-        ]
+        return [n for n, d in enumerate(self.differences) if self.significant[n] and d.value < 0]
 
     def to_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
+        rows = difference_rows(labels, self.differences, self.significant)
         return {
             "training_images": self.training_images,
             "labels": [
-                {
-                    "label": label,
-                    "baseline_AP": None if np.isnan(ap) else 100 * float(ap),
-                    **difference_as_dict(d),
-                    "significant": significant,
-                }
-                for label, ap, d, significant in zip(
-                    labels, self.baseline, self.differences, self.significant, strict=True
-                )
+                {"label": row.pop("label"), "baseline_AP": None if np.isnan(ap) else 100 * float(ap), **row}
+                for ap, row in zip(self.baseline, rows, strict=True)
             ],
         }
 
@@ -140,7 +133,8 @@ def negative_transfer(
     probes = fit_probes(fit_features, torch.from_numpy(fit_targets))
     features, rows = _pooled(measured.table, model, run, workers, progress)
     if len(rows) != len(measured.table):
-        raise LabelwiseError(f"{len(measured.table) - len(rows)} images are missing; the baseline needs all of them")
+        missing = counted(len(measured.table) - len(rows), "image is", "images are")
+        raise LabelwiseError(f"{missing} missing; the baseline needs all of them")
     return compare_with_baseline(measured, probes.logits(features), len(fit_rows), samples)
 
 
@@ -151,26 +145,15 @@ def compare_with_baseline(measured: MeasuredRun, logits: np.ndarray, images: int
     draws = measured.evaluation.draws or bootstrap_draws(measured.values, targets, samples=samples)
     count = draws.average_precision.shape[1]
     other = bootstrap_draws(logits, targets, samples=count)  # the same seed: the same images
-    differences = [
-        paired_difference(float(ours[n] - theirs[n]), draws.average_precision[n], other.average_precision[n])
-        for n in range(len(ours))
-    ]
+    differences, significant = label_differences(ours - theirs, draws, other)
     mean = paired_difference(float(np.nanmean(ours - theirs)), draws.metrics["mAP"], other.metrics["mAP"])
-    significant = benjamini_hochberg(np.array([difference.p for difference in differences])).tolist()
     return Transfer(theirs, differences, significant, mean, images)
 
 
 def _pooled(table: LabelTable, model: Any, run: Run, workers: int, progress: bool) -> tuple[Tensor, np.ndarray]:
     """Average-pooled features [m, C] of the images that can be decoded, and their rows [m]."""
-    cache = FeatureCache.build(
-        table,
-        model.backbone,
-        run.config.preprocessing,
-        flips=False,
-        workers=workers,
-        on_bad_image="skip",
-        progress=progress,
-    )
+    reading: dict[str, Any] = {"workers": workers, "on_bad_image": "skip", "progress": progress}
+    cache = FeatureCache.build(table, model.backbone, run.config.preprocessing, flips=False, **reading)
     pooled = []
     with progress_of("Pooling features", len(cache.rows), progress) as advance:
         for rows in torch.as_tensor(cache.rows).split(_BATCH):

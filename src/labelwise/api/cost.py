@@ -7,15 +7,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from labelwise.api.inputs import model_path, open_model, require
+from labelwise.api.prediction import check_paths
+from labelwise.api.training import recipe_with
 from labelwise.core.errors import LabelwiseError, torch_needed
+from labelwise.core.progress import ShowProgress
+from labelwise.data.decode import find_images
+from labelwise.data.sample import make_sample
+from labelwise.heads.registry import preset, with_options
+from labelwise.training.run import Run, short_names
 
 if TYPE_CHECKING:
     from labelwise.analysis.speed import Benchmark
-    from labelwise.core.progress import ShowProgress
     from labelwise.model.complexity import Complexity
     from labelwise.model.model import LabelModel
     from labelwise.training.estimate import Estimate
-    from labelwise.training.run import Run
 
 
 def bench(
@@ -47,12 +53,6 @@ def bench(
         >>> import labelwise as lw
         >>> lw.bench("runs/first", photos="photos/").to_pandas()  # doctest: +SKIP
     """
-    from labelwise.api.inputs import model_path, require
-    from labelwise.api.prediction import check_paths
-    from labelwise.data.decode import find_images
-    from labelwise.data.sample import make_sample
-    from labelwise.training.run import short_names
-
     require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
     check_paths([] if photos is None else [photos])
     with torch_needed():
@@ -108,9 +108,6 @@ def complexity(
         >>> counts.size, counts.parts["classifier"].parameters
         (64, 2565)
     """
-    from labelwise.api.inputs import open_model
-    from labelwise.heads.registry import preset, with_options
-
     if model is None:
         with_options(preset(head), head_options, f"head {head!r}")  # a mistake is told before PyTorch is loaded
     with torch_needed():
@@ -155,14 +152,13 @@ def estimate(
         >>> print(f"{cost.total_memory / 2**30:.1f} GiB", cost.fits)
         11.1 GiB True
     """
-    from labelwise.api.inputs import require
-    from labelwise.api.training import recipe_with
-    from labelwise.training.estimate import estimate as count
-
     for name, number in {"images": images, "labels": labels, "gpus": gpus}.items():
         if number is not None:
             require(**{name: (number, 1)})
     if not 0 < utilisation <= 1:
         raise LabelwiseError(f"utilisation is a share of the peak in (0, 1], not {utilisation}")
     wanted = recipe_with(recipe, data, settings)
+    with torch_needed():
+        from labelwise.training.estimate import estimate as count
+
     return count(wanted, images=images, labels=labels, gpu=gpu, processes=gpus, utilisation=utilisation)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from labelwise.api.inputs import model_path, open_model, open_table, require_choice
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
+from labelwise.runtime.exported import ExportedModel, ExportFormat, find_export
 from labelwise.runtime.sessions import EngineName
 
 if TYPE_CHECKING:
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
-    from labelwise.runtime.exported import ExportedModel, ExportFormat
     from labelwise.server.settings import ModelSource
     from labelwise.training.run import Run
 
@@ -59,9 +61,6 @@ def export(
         2.4e-07
         >>> lw.load("first-onnx").predict("photo.jpg")  # doctest: +SKIP
     """
-    from labelwise.api.inputs import require_choice
-    from labelwise.runtime.exported import ExportFormat
-
     require_choice(format=(format, ExportFormat), on_bad_image=(on_bad_image, OnBadImage))
     if int8 != (calibration is not None):
         raise LabelwiseError(
@@ -69,9 +68,7 @@ def export(
         )
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
-    from labelwise.api.inputs import open_model, open_table
     from labelwise.data.labels import match_labels
-    from labelwise.runtime.exported import find_export
 
     table = None
     if calibration is not None:
@@ -124,13 +121,16 @@ def push(
         >>> lw.push("runs/first", "ann/pets", license="apache-2.0")  # doctest: +SKIP
         'https://huggingface.co/ann/pets'
     """
-    from labelwise.api.inputs import model_path
-    from labelwise.hub import push as hub
+    from labelwise.hub.push import prepare
+    from labelwise.model.upload import upload
 
-    source, files = model_path(model), [Path(file) for file in evaluations]
-    if dry_run is not None:
-        return str(hub.prepare(source, dry_run, name, license=license, evaluations=files))
-    return hub.push(source, name, private=private, license=license, evaluations=files, message=message, token=token)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "model" if dry_run is None else Path(dry_run)
+        files = [Path(file) for file in evaluations]
+        prepare(model_path(model), folder, name, license=license, evaluations=files)
+        if dry_run is not None:
+            return str(folder)
+        return upload(folder, name, private=private, message=message, token=token)
 
 
 def serve(
@@ -174,7 +174,6 @@ def serve(
 
 
 def _sources(models: Any) -> tuple[ModelSource, ...]:
-    from labelwise.api.inputs import model_path
     from labelwise.server.settings import ModelSource, parse_models
 
     if models is None or models == []:

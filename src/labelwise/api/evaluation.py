@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import model_name, model_path, open_table, require, require_choice
-from labelwise.core.errors import LabelwiseError, shortened, torch_needed
+from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
 from labelwise.data.table import LabelTable
@@ -24,7 +24,7 @@ from labelwise.training.run import RECIPE, Run, find_run
 
 if TYPE_CHECKING:
     from labelwise.evaluation.evaluate import Evaluation
-    from labelwise.evaluation.inference import InferenceOptions, TableLogits
+    from labelwise.evaluation.inference import TableLogits
     from labelwise.evaluation.zero_shot import ZeroShotEvaluation
     from labelwise.model.config import ModelConfig
     from labelwise.model.model import LabelModel
@@ -138,29 +138,15 @@ def evaluate(
         images = len(table) * (2 if flip else 1)
         runner = engine_for(network, engine, images=images, batch_size=batch_size, scales=views, say=say)
 
-    def options(images: LabelTable) -> InferenceOptions:
+    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "on_bad_image": on_bad_image}
+
+    def options(images: LabelTable) -> dict[str, Any]:
         features = None
         if cache and isinstance(network, LabelModel):
-            features = FeatureCache.build(
-                images,
-                network.backbone,
-                config.preprocessing,
-                flips=flip,
-                batch_size=batch_size,
-                workers=workers,
-                on_bad_image=on_bad_image,
-                engine=engine,
-            )
-        return {
-            "batch_size": batch_size,
-            "workers": workers,
-            "on_bad_image": on_bad_image,
-            "flip": flip,
-            "scales": views,
-            "features": features,
-            "engine": runner,
-            "progress": progress,
-        }
+            source = (images, network.backbone, config.preprocessing)
+            features = FeatureCache.build(*source, flips=flip, engine=engine, **reading)
+        found = {"features": features, "engine": runner, "progress": progress}
+        return {**reading, **found, "flip": flip, "scales": views}
 
     known: dict[str, Any] = {
         "bootstrap": bootstrap,
@@ -181,9 +167,8 @@ def evaluate(
         config, about["fitted"] = _fit(config, fit_table, used, fit_thresholds, fit_temperature, warn)
         about["fitted"] = {"on": fit_on or split, **about["fitted"]}
         if shared := len(set(table.images) & set(fit_table.images)):
-            warn(
-                f"{shared:,} images are both fitted and measured on: these numbers are optimistic; fit on another split"
-            )
+            both = counted(shared, "image is", "images are")
+            warn(f"{both} both fitted and measured on: these numbers are optimistic; fit on another split")
     evaluation = replace(measure(config, table, logits, **known), **about)
     if target is not None:
         assert isinstance(network, LabelModel)
@@ -206,7 +191,8 @@ def _fit(
     targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
     fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
-        warn(f"{len(fit.fallback_labels)} labels got the others' median threshold: {shortened(fit.fallback_labels)}")
+        found = f"{counted(len(fit.fallback_labels), 'label')} got the others' median threshold"
+        warn(f"{found}: {shortened(fit.fallback_labels)}")
     about = {"thresholds": thresholds, "temperature": temperature, "labels_by_fallback": list(fit.fallback_labels)}
     return fit.config, about
 
@@ -302,25 +288,13 @@ def report(
         >>> lw.report(["runs/q2l", "runs/hsq"], out="compare")  # doctest: +SKIP
         PosixPath('compare/report.html')
     """
+    options = {key: value for key, value in locals().items() if key not in ("runs", "out")}
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
     with torch_needed():
         from labelwise.reports.page import ReportOptions, runs_report
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
-    options = ReportOptions(
-        data=None if data is None else str(data),
-        split=split,
-        reference=reference,
-        pairs=[pair if isinstance(pair, str) else ",".join(pair) for pair in pairs],
-        images=images,
-        predictions=predictions,
-        quality=quality,
-        per_label_baseline=per_label_baseline,
-        bootstrap=bootstrap,
-        batch_size=batch_size,
-        workers=workers,
-        progress=progress,
-        warn=warn,
-    )
-    return runs_report([model_path(run) for run in several], out, options)
+    options["data"] = None if data is None else str(data)
+    options["pairs"] = [pair if isinstance(pair, str) else ",".join(pair) for pair in pairs]
+    return runs_report([model_path(run) for run in several], out, ReportOptions(**options))

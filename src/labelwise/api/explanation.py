@@ -18,6 +18,7 @@ from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.data.images import OnBadImage
 from labelwise.engines.load import require_network
 from labelwise.reports.explanation import check_can_draw_maps, save_explanation
+from labelwise.reports.overlay import data_uri, overlay
 from labelwise.runtime.exported import ExportedModel, find_export
 from labelwise.runtime.folder import find_folder
 from labelwise.runtime.prediction import Prediction, attention_caption
@@ -56,6 +57,15 @@ class Explanation:
 
     def __repr__(self) -> str:
         return f"Explanation({str(self.prediction.image)!r}, {', '.join(self.maps)}; {self.method})"
+
+    def _repr_html_(self) -> str:
+        """The image beside itself with each map laid over it."""
+        from labelwise.reports.html import part
+
+        image, scores = self.prediction.open_image(), self.prediction.all_scores
+        maps = {label: overlay(image, values, self.prediction.preprocessing) for label, values in self.maps.items()}
+        shown = [(f"{label} {scores[label]:.2f}", data_uri(drawn)) for label, drawn in maps.items()]
+        return str(part("parts.html", "explanation", image=data_uri(image), maps=shown, method=self.method))
 
     def _repr_png_(self) -> bytes:
         with TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import finalize
 
 from labelwise.api.inputs import model_path, require, require_choice
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, did_you_mean, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage, is_image
@@ -117,9 +117,10 @@ def predict_stream(
             images.
         batch_size: Images per batch.
         on_bad_image: `skip` gives an image that cannot be decoded a prediction with an `error`.
-        json: Also write a JSON list, one line per image, with the scores of all labels; `.jsonl`: only the lines.
-        csv: Also write a table with the columns image, labels and scores, which is a manifest for `lw.train`.
-        sidecar: Also write a file beside each image: `json`, `txt` (a label per line) or `xmp` (keywords).
+        json: Also write a JSON list to this file, one line per image, with the scores of all labels. FILE.jsonl: only
+            the lines.
+        csv: Also write a table to this file: image, labels, scores. It is a manifest that can be read as data again.
+        sidecar: Also write a file beside each image: json, txt (a label per line) or xmp (keywords).
         sidecar_dir: Write sidecars below this folder instead of beside the images.
         overwrite: Replace sidecars, also those that labelwise did not write.
         resume: Leave out images that an earlier run wrote to the files.
@@ -160,16 +161,14 @@ def predict_stream(
     quiet = total is not None and total <= _FEW
     tagger = open_tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
     with ExitStack() as stack:
-        writers: list[Writer] = []
+        writers: list[Writer] = [] if sidecars is None else [sidecars]
         if json_file or csv_file:
             from labelwise.api.prediction_files import CsvWriter, JsonWriter
-        if json_file:
-            writers.append(JsonWriter(json_file, tagger.labels, resume=resume))
-        if csv_file:
-            writers.append(CsvWriter(csv_file, tagger.labels, resume=resume))
-        for writer in writers:
-            stack.callback(writer.close)
-        writers += [sidecars] if sidecars is not None else []
+
+            for file, kind in ((json_file, JsonWriter), (csv_file, CsvWriter)):
+                if file:
+                    writers.append(kind(file, tagger.labels, resume=resume))
+                    stack.callback(writers[-1].close)
         takers: deque[list[Writer]] = deque()
         wanted: Iterable[Any] = _wanted(found, writers, takers)
         if total is not None:
@@ -240,20 +239,14 @@ def predict_job(
         >>> import labelwise as lw
         >>> lw.predict_job(["shards/{000..099}.tar"], out="tags/", runner="ray")  # doctest: +SKIP
     """
+    given = locals()
     from labelwise.jobs import JobSettings, find_parts, run_job
 
     require_choice(engine=(engine, EngineName), runner=(runner, Runner))
     if (address or workers) and runner != "ray":
         raise LabelwiseError("only Ray has an address and workers", options={"runner": "ray"})
     require(top=(top, 1), batch_size=(batch_size, 1), workers=(workers, 1))
-    settings = JobSettings(
-        top=top,
-        threshold=threshold,
-        labels=None if labels is None else tuple(labels),
-        engine=engine,
-        batch_size=batch_size,
-        all_scores=all_scores,
-    )
+    settings = JobSettings(**{name: value for name, value in given.items() if name in JobSettings.model_fields})
     sources = [os.fspath(images)] if isinstance(images, str | Path) else images
     parts = find_parts(sources, listed=listed, part_size=part_size, column=column)
     return run_job(
@@ -320,7 +313,7 @@ def check_paths(paths: Iterable[Any]) -> None:
     for path in paths:
         name = str(path) if isinstance(path, str | Path) else ""
         if name and not os.path.exists(os.path.expanduser(name)) and "://" not in name and not glob.has_magic(name):
-            raise LabelwiseError(f"no such file or folder: {name!r}")
+            raise LabelwiseError(f"no such file or folder: {name!r}{did_you_mean(name)}")
 
 
 def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pandas
 
     from labelwise.sweeps.execute import Outcome
+
+_NOT_SETTINGS = ("out", "recipe", "resume", "overwrite", "settings")  # arguments of `train` that no recipe has
 
 
 def train(
@@ -80,23 +83,9 @@ def train(
         >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
-    named = {
-        "data": None if data is None else _path(data),
-        "head": head,
-        "backbone": backbone,
-        "weights": weights,
-        "size": size,
-        "freeze": freeze,
-        "start": None if start is None else _path(start),
-        "loss": loss,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "seed": seed,
-        "workers": workers,
-        "on_bad_image": on_bad_image,
-    }
-    changes = {full_key(key): value for key, value in named.items() if value is not None} | _changes(settings, train)
+    named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
+    named |= {key: _path(named[key]) for key in ("data", "start") if key in named}
+    changes = {full_key(key): value for key, value in named.items()} | _changes(settings, train)
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
@@ -143,8 +132,8 @@ class SweepResult:
         return to_frame(self.rows, "run")
 
     def __repr__(self) -> str:
-        counts = {status: sum(o.status == status for o in self.outcomes) for status in _STATUSES}
-        told = ", ".join(f"{status}={count}" for status, count in counts.items() if count)
+        counts = Counter(outcome.status for outcome in self.outcomes)
+        told = ", ".join(f"{status}={count}" for status, count in counts.items())
         return f"SweepResult({str(self.out)!r}, runs={len(self.outcomes)}, {told})"
 
     def _repr_html_(self) -> str:
@@ -152,9 +141,6 @@ class SweepResult:
 
         columns = ["run", "status", *METRICS]
         return html_table(columns, ([row[name] for name in columns] for row in self.rows))
-
-
-_STATUSES = ("new", "interrupted", "finished", "failed")
 
 
 def sweep(

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, before_loading, is_out_of_memory, missing_torch
+from labelwise.core.errors import LabelwiseError, before_loading, errors_told_by, is_out_of_memory, missing_torch
 
 
 def package_version() -> str:
@@ -80,7 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:
             app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
-        app(words, exit_on_error=False, print_error=False)
+        with errors_told_by(lambda error: error.for_command_line(_FLAGS, _known_flags(words))):
+            app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = " ".join(["labelwise", *(error.command_chain or ())])
         _fail(f"{' '.join(str(error).split())} See: {command} --help")

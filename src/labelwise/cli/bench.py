@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, described_by, say
+from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, Repeated, described_by, say
 from labelwise.core.files import atomic_write
 
 
@@ -25,7 +24,7 @@ def bench(
     batch_size: BatchSize = 16,
     seconds: Annotated[float, NotNegative] = 5.0,
     compile: Flag = False,
-    exported: Annotated[list[Path] | None, Parameter(negative=())] = None,
+    exported: Annotated[tuple[Path, ...], Repeated] = (),
     memory: bool = True,
     json_file: JsonFile = None,
 ) -> None:
@@ -33,18 +32,10 @@ def bench(
 
     Comparisons with other implementations: make bench, from a checkout.
     """
+    options = {name: value for name, value in locals().items() if name != "json_file"}
     from labelwise.analysis.speed import COLUMNS
 
-    result = lw.bench(
-        model,
-        photos=photos,
-        images=images,
-        batch_size=batch_size,
-        seconds=seconds,
-        compile=compile,
-        exported=exported or [],
-        memory=memory,
-    )
+    result = lw.bench(**options)
     if json_file:
         atomic_write(json_file, json.dumps(result.to_dict(), indent=1) + "\n")
     settings = result.settings

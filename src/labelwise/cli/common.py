@@ -16,12 +16,13 @@ from cyclopts import Parameter, validators
 
 from labelwise.core.errors import LabelwiseError
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 AtLeastOne = Parameter(validator=validators.Number(gte=1))
 NotNegative = Parameter(validator=validators.Number(gte=0))
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[list[str], Parameter(negative=())]
+Repeated = Parameter(negative=(), show_default=False)
 
 Model = Annotated[
     str | None,
@@ -58,20 +59,16 @@ Settings = Annotated[
 ]
 
 
-def described_by(function: str) -> Callable[[Command], Command]:
-    """Take the help of a command's parameters from the docstring of the public function that it calls.
+def described_by(*sources: str) -> Callable[[Command], Command]:
+    """Take the help of a command's parameters, or of a class of them, from the docstrings of what it calls.
 
     What the command itself says comes first. The function's source is read, not imported: help must not wait for
     PyTorch.
 
     Args:
-        function: `module:function`, in `labelwise.api`.
+        sources: `module:function` in `labelwise`, or a class whose fields the function takes.
     """
-    module, _, name = function.partition(":")
-    tree = ast.parse(Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8"))
-    (source,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    documented = docstring_parser.parse(ast.get_docstring(source) or "").params
-    about = {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
+    about = {name: text for source in sources for name, text in _documented(*source.split(":")).items()}
 
     def describe(command: Command) -> Command:
         parameters = inspect.signature(command).parameters
@@ -95,26 +92,41 @@ def described_by(function: str) -> Callable[[Command], Command]:
     return describe
 
 
+def _documented(module: str, name: str) -> dict[str, str]:
+    """The parameters of a function or class with their descriptions."""
+    tree = ast.parse(Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8"))
+    (source,) = (n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name)
+    documented = docstring_parser.parse(ast.get_docstring(source) or "").params
+    return {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
+
+
 def parse_options(pairs: Iterable[str], flags: Collection[str] = ()) -> dict[str, Any]:
     """Values are read as YAML, so numbers, booleans, null and lists come out as such. `flags` cannot be set this way.
 
     >>> parse_options(["shared_experts=4", "widths=[64, 16]", "dim=null"])
     {'shared_experts': 4, 'widths': [64, 16], 'dim': None}
     """
-    import yaml
 
     options = {}
     for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise LabelwiseError(f"--set {pair!r}: write it as OPTION=VALUE, for example --set shared_experts=4")
-        if name.strip() in flags:
-            raise LabelwiseError(f"--set {pair!r}: {name.strip()} is not a setting of the recipe; use its flag")
-        try:
-            options[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise LabelwiseError(f"--set {pair!r}: cannot read the value {value!r}") from None
+        name, value = parse_setting("--set", pair, "OPTION=VALUE, for example --set shared_experts=4")
+        if name in flags:
+            raise LabelwiseError(f"--set {pair!r}: {name} is not a setting of the recipe; use its flag")
+        options[name] = value
     return options
+
+
+def parse_setting(flag: str, text: str, example: str, *, several: bool = False) -> tuple[str, Any]:
+    """The key and the value of KEY=VALUE; `several` values, with commas between them, become a list."""
+    key, equals, value = text.partition("=")
+    if not (key.strip() and equals and (value.strip() or not several)):
+        raise LabelwiseError(f"{flag} {text!r}: write it as {example}")
+    import yaml
+
+    try:
+        return key.strip(), yaml.safe_load(f"[{value}]" if several else value)
+    except yaml.YAMLError:
+        raise LabelwiseError(f"{flag} {text!r}: cannot read the value{'s' * several} {value!r}") from None
 
 
 def split_names(text: str | None) -> list[str] | None:

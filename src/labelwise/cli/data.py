@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import Data, JsonFile, note, say
-from labelwise.core.errors import LabelwiseError
+from labelwise.cli.common import Data, JsonFile, described_by, note, say
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _FEW_SHOWN = 5
 
 
 @app.command
+@described_by("data.inspection:inspect")
 def inspect(
     data: Data,
     *,
@@ -40,8 +41,6 @@ def inspect(
     ----------
     fast
         Do not decode the images; broken ones are then not found.
-    pairs
-        How many pairs of labels to show.
     plot
         Also draw it to this file (.png, .pdf or .svg).
     """
@@ -62,6 +61,7 @@ def inspect(
 
 
 @app.command
+@described_by("data.splitting:split")
 def split(
     data: Data,
     *,
@@ -78,10 +78,6 @@ def split(
         The manifest to write: .csv, .tsv, .jsonl or .parquet.
     fractions
         The splits and their shares, which add up to 1.
-    seed
-        The same seed gives the same splits.
-    force
-        Replace the splits that images have already. By default they are kept and only the others are divided.
     """
     from labelwise.data.splitting import parse_fractions, split_notes
 
@@ -100,6 +96,7 @@ def split(
 
 
 @app.command
+@described_by("data.conversion:convert")
 def convert(
     data: Data,
     *,
@@ -112,22 +109,17 @@ def convert(
 
     Parameters
     ----------
-    to
-        csv, tsv, jsonl, parquet, coco, imagefolder or webdataset.
-    out
-        A new folder.
     columns
         Manifests: one column per label instead of names; keeps labels that no image has.
-    unknown
-        What to do with unknown labels in a format that cannot express them.
     """
     table = lw.data.open_data(data)
     for text in lw.data.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
         note(f"note: {text}")
-    say(f"{out}: {len(table):,} images as {to}")
+    say(f"{out}: {counted(len(table), 'image')} as {to}")
 
 
 @app.command
+@described_by("data.downloads:download")
 def download(dataset: str, *, out: Path = Path(), keep_archives: bool = False) -> None:
     """Download a public dataset or weights, check and unpack it. The same command resumes an interrupted download.
 
@@ -135,16 +127,13 @@ def download(dataset: str, *, out: Path = Path(), keep_archives: bool = False) -
     ----------
     dataset
         voc2007 (0.9 GB), coco2014 (20 GB), coco2017 (20 GB), or weights, e.g. tresnet-l-open-images.
-    out
-        The folder to put it into.
-    keep_archives
-        Keep the archives after unpacking them.
     """
     folder = lw.data.download(dataset, out, keep_archives=keep_archives, progress=True)
     say(f"{folder}: {dataset} is complete")
 
 
 @app.command
+@described_by("data.sample:make_sample")
 def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> None:
     """Create the sample set: synthetic landscapes with 13 labels, in seconds.
 
@@ -152,15 +141,9 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     ----------
     out
         The folder to write images/ and labels.csv into.
-    images
-        How many images.
-    size
-        Their width and height in pixels.
-    seed
-        The same seed gives the same files.
     """
     table = lw.data.make_sample(out, images=images, size=size, seed=seed, progress=True)
-    say(f"{table.source}: {len(table):,} images, {len(table.labels)} labels")
+    say(f"{table.source}: {counted(len(table), 'image')}, {counted(len(table.labels), 'label')}")
 
 
 # ---- The inspection on the terminal
@@ -169,7 +152,8 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
 def _show(report: Inspection) -> None:
     console = Console(highlight=False, soft_wrap=True)
     splits = ", ".join(f"{name or 'no split'} {count:,}" for name, count in report.splits.items())
-    console.print(f"{report.source}: {report.images:,} images ({splits}), {len(report.labels):,} labels", markup=False)
+    images, labels = counted(report.images, "image"), counted(len(report.labels), "label")
+    console.print(f"{report.source}: {images} ({splits}), {labels}", markup=False)
     console.print(
         f"Labels per image: mean {report.mean_labels_per_image:.2f}; most frequent label / rarest: "
         f"{report.imbalance:.1f}; unknown: {report.unknown_share:.2%} of all values"

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 import labelwise as lw
+from labelwise.core.errors import counted
 from labelwise.core.files import atomic_write
 from labelwise.data.sample import make_sample
 
@@ -42,7 +43,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     tag_photos(console)
     console.rule("2  drawing the sample set")
     table = make_sample(out / "sample", images=images)
-    console.print(f"{len(table)} images, {len(table.labels)} labels: {', '.join(table.labels)}")
+    console.print(f"{counted(len(table), 'image')}, {counted(len(table.labels), 'label')}: {', '.join(table.labels)}")
     for number, (name, settings) in enumerate(_RUNS.items(), start=3):
         console.rule(f"{number}  training and evaluating {name}")
         folder = out / name.lower()

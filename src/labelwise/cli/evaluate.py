@@ -18,6 +18,7 @@ from labelwise.cli.common import (
     Model,
     NotNegative,
     OnBadImage,
+    Repeated,
     Split,
     Workers,
     described_by,
@@ -44,7 +45,7 @@ def evaluate(
     fit_on: str | None = None,
     save: Flag = False,
     unseen: str | None = None,
-    conventions: Annotated[list[str] | None, Parameter("--as", negative=())] = None,
+    conventions: Annotated[tuple[str, ...], Parameter("--as"), Repeated] = (),
     bootstrap: Annotated[int, NotNegative] = 1000,
     on_bad_image: OnBadImage = "error",
     ignore_extra_labels: Flag = False,
@@ -60,30 +61,10 @@ def evaluate(
     scales
         Average over these multiples of the model's input size, separated by commas: 0.8,1.0,1.2.
     """
+    options = {name: value for name, value in locals().items() if name != "json_file"}
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-    evaluation = lw.evaluate(
-        model,
-        data,
-        split=split,
-        flip=flip,
-        scales=_numbers(scales),
-        fit_thresholds=fit_thresholds,
-        fit_temperature=fit_temperature,
-        fit_on=fit_on,
-        save=save,
-        unseen=unseen,
-        conventions=conventions or (),
-        bootstrap=bootstrap,
-        on_bad_image=on_bad_image,
-        ignore_extra_labels=ignore_extra_labels,
-        batch_size=batch_size,
-        workers=workers,
-        cache=cache,
-        engine=engine,
-        warn=warn,
-        say=note,
-    )
+    evaluation = lw.evaluate(**options | {"scales": _numbers(scales)}, warn=warn, say=note)
     from labelwise.evaluation.tables import convention_table, headline, headline_table, label_table, notes
 
     result = evaluation.to_dict()

@@ -7,6 +7,7 @@ from typing import Literal
 
 import labelwise as lw
 from labelwise.cli.common import Flag, Network, OnBadImage, described_by, note, say
+from labelwise.core.errors import counted
 
 
 @described_by("api.deployment:export")
@@ -25,23 +26,11 @@ def export(
     on_bad_image: OnBadImage = "error",
 ) -> None:
     """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's."""
-    exported = lw.export(
-        model,
-        out=out,
-        format=format,
-        maps=maps,
-        half=half,
-        int8=int8,
-        calibration=calibration,
-        split=split,
-        max_loss=max_loss,
-        on_bad_image=on_bad_image,
-        say=lambda text: note(f"{text} …"),
-    )
+    exported = lw.export(**locals(), say=lambda text: note(f"{text} …"))
     about, labels, size = exported.about, exported.config.labels, exported.config.preprocessing.size
     sizes = "sides of any multiple of 32" if about.other_sizes else f"images of {size} x {size} pixels only"
     more = f", with {' and '.join(about.outputs[1:])}" if about.outputs[1:] else ""
-    say(f"{out}: {format}, {about.precision}, {len(labels)} labels{more}, any batch size, {sizes}")
+    say(f"{out}: {format}, {about.precision}, {counted(len(labels), 'label')}{more}, any batch size, {sizes}")
     if about.difference is not None:
         say(f"largest difference from the model's outputs: {about.difference:.1e} of the largest one")
     if about.mean_average_precision is not None:

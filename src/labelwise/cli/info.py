@@ -84,15 +84,15 @@ def complexity(
     as_json
         Print the counts as JSON instead of a table.
     """
-    counted = lw.complexity(model, head=head, backbone=backbone, size=size, labels=labels, **parse_options(set_ or []))
+    found = lw.complexity(model, head=head, backbone=backbone, size=size, labels=labels, **parse_options(set_ or []))
     what: dict[str, Any] = {"head": head, "backbone": backbone, "labels": labels} if model is None else {"model": model}
-    counts = {**what, "size": counted.size, **counted.to_dict()}
+    counts = {**what, "size": found.size, **found.to_dict()}
     if as_json:
         Console().print_json(json.dumps(counts))
         return
     table = Table(
         "part",
-        title=f"{model or f'{head} on {backbone}, {labels} labels'}, {counted.size} x {counted.size} pixels",
+        title=f"{model or f'{head} on {backbone}, {labels} labels'}, {found.size} x {found.size} pixels",
         caption="multiply-adds of one image; 1 multiply-add = 2 FLOPs",
     )
     for column in ("parameters (M)", "multiply-adds (G)", "without attention's products (G)"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -29,10 +28,11 @@ from labelwise.cli.common import (
     split_names,
 )
 from labelwise.cli.jobs import JobOptions, run_job
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted, did_you_mean
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
+from labelwise.runtime.exported import CONFIG, is_hub_id
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
@@ -56,8 +56,8 @@ def predict(
     stdin: Annotated[bool, Parameter("-", negative=(), show_default=False)] = False,
     from_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     null: Annotated[bool, Parameter(("--null", "-0"), negative=(), show_default=False)] = False,
-    json_file: Annotated[Path | None, Parameter("--json")] = None,
-    csv_file: Annotated[Path | None, Parameter("--csv")] = None,
+    json: Path | None = None,
+    csv: Path | None = None,
     sidecar: Literal["json", "txt", "xmp"] | None = None,
     sidecar_dir: Path | None = None,
     overwrite: Flag = False,
@@ -78,11 +78,6 @@ def predict(
         Also read paths from this file, one per line; - is stdin.
     null
         Paths in lists end with a NUL byte, as find -print0 writes them.
-    json_file
-        Also write a JSON list to this file, one line per image, with the scores of all labels. FILE.jsonl: only the
-        lines.
-    csv_file
-        Also write a table to this file: image, labels, scores. It is a manifest that --data reads.
     """
     chosen_model, sources = model_and_rest([*([] if model is None else [model]), *paths])
     path_list = "-" if stdin else from_file
@@ -91,41 +86,33 @@ def predict(
     if not sources and path_list is None:
         named = "the bundled tagger" if model is None else repr(chosen_model)
         raise LabelwiseError(f"say which images {named} is to label: name files or folders, or - for stdin")
-    names = split_names(labels)
+    choices: dict[str, Any] = {
+        "threshold": threshold,
+        "top": top,
+        "labels": split_names(labels),
+        "engine": engine,
+        "batch_size": batch_size,
+    }
     listed = () if path_list is None else read_paths(path_list, null=null)
     if job.given:
-        if json_file or csv_file or sidecar or resume or sidecar_dir or overwrite:
+        if json or csv or sidecar or resume or sidecar_dir or overwrite:
             raise LabelwiseError(
                 "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume, --overwrite"
             )
-        run_job(
-            job,
-            chosen_model,
-            sources,
-            listed,
-            top=top,
-            threshold=threshold,
-            labels=names,
-            engine=engine,
-            batch_size=batch_size,
-        )
+        run_job(job, chosen_model, sources, listed, **choices)
         return
     from labelwise.api.prediction import check_paths, check_targets
 
     if path_list is not None:  # what a function that gets an iterator cannot see
         check_paths(sources)
-        check_targets({"json": json_file, "csv": csv_file}, [*sources, *([from_file] if from_file else [])])
+        check_targets({"json": json, "csv": csv}, [*sources, *([from_file] if from_file else [])])
     stream = lw.predict_stream(
         sources if path_list is None else chain(sources, listed),
         chosen_model,
-        threshold=threshold,
-        top=top,
-        labels=names,
-        engine=engine,
-        batch_size=batch_size,
+        **choices,
         on_bad_image=on_bad_image,
-        json=json_file,
-        csv=csv_file,
+        json=json,
+        csv=csv,
         sidecar=sidecar,
         sidecar_dir=sidecar_dir,
         overwrite=overwrite,
@@ -133,7 +120,7 @@ def predict(
         say=note,
     )
     if stream.resumed:
-        note(f"resumed: {stream.resumed} of {stream.total} images are there already")
+        note(f"resumed: {stream.resumed} of {counted(stream.total or 0, 'image')} done already")
     width = max((len(name) for name in stream.names or () if len(name) <= _WIDEST_NAME), default=0)
     near_misses = top is None and stream.tagger.config.task == "multi-label"
     done = skipped = 0
@@ -148,14 +135,10 @@ def predict(
             advance()
             done += 1
     if skipped:
-        note(f"{skipped} of {done} images were skipped")
+        note(f"{skipped} of {counted(done, 'image')} skipped")
 
 
 # ---- Which argument is the model
-
-
-_CONFIG = "config.json"  # in a model folder and in an exported one; a run folder has it in model/
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def model_and_rest(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -175,12 +158,12 @@ def is_model(argument: str) -> bool:
     """
     path = Path(argument)
     if path.is_dir():
-        if (path / _CONFIG).is_file() or (path / "model" / _CONFIG).is_file():
+        if (path / CONFIG).is_file() or (path / "model" / CONFIG).is_file():
             return True
         if any(file_kind(name) for _, names in walk(str(path)) for name in names):  # ends at the first image
             return False
         raise LabelwiseError(
-            f"the folder {argument!r} is neither a model (it has no {_CONFIG} or model/{_CONFIG}) nor does it hold "
+            f"the folder {argument!r} is neither a model (it has no {CONFIG} or model/{CONFIG}) nor does it hold "
             "images; name a run folder, a model folder, an exported model or a hub id, or a folder of images"
         )
     if path.suffix in (".pth", ".pt", ".pkl", ".ckpt", ".safetensors"):
@@ -188,13 +171,14 @@ def is_model(argument: str) -> bool:
     is_pattern = glob.has_magic(argument) or "{" in argument
     if path.exists() or "://" in argument or is_pattern or file_kind(argument) in ("shard", "parquet"):
         return False  # opening it says what is wrong with it, if anything is
-    if is_image(path.name):  # a misspelt image must not be looked for on the hub
-        raise LabelwiseError(f"no such file: {argument!r}")
-    if _HUB_ID.fullmatch(argument):
+    if is_hub_id(argument):
         return True
+    said = f"no such file or folder: {argument!r}{did_you_mean(path)}"
+    if said.endswith("?") or is_image(path.name):
+        raise LabelwiseError(said)
     raise LabelwiseError(
-        f"no such file or folder: {argument!r}; the first argument is an image, a folder, or a model: a run folder, "
-        "a model folder, an exported model or a hub id like 'owner/name'"
+        f"{said}; the first argument is an image, a folder, or a model: a run folder, a model folder, an exported "
+        "model or a hub id like 'owner/name'"
     )
 
 

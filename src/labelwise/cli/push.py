@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, described_by, note, say
+from labelwise.cli.common import Flag, Repeated, described_by, note, say
 
 
 @described_by("api.deployment:push")
@@ -19,7 +19,7 @@ def push(
     *,
     license: str | None = None,
     private: Flag = False,
-    evaluation: Annotated[list[Path] | None, Parameter(negative=())] = None,
+    evaluations: Annotated[tuple[Path, ...], Parameter("--evaluation"), Repeated] = (),
     message: str = "Upload a labelwise model",
     dry_run: Path | None = None,
 ) -> None:
@@ -31,20 +31,13 @@ def push(
     ----------
     private
         Make a new repository private. An existing one stays as it is.
-    evaluation
+    evaluations
         A file that labelwise evaluate … --json wrote; may be repeated. Those in the run folder are found.
     """
+    options = locals() | {"private": private or None}
     if dry_run is None:
         note("uploading …")
-    address = lw.push(
-        model,
-        name,
-        license=license,
-        private=private or None,
-        evaluations=evaluation or [],
-        message=message,
-        dry_run=dry_run,
-    )
+    address = lw.push(**options)
     if dry_run is None:
         say(f"{address}: use it as {name}, for example: labelwise predict {name} photo.jpg")
     else:

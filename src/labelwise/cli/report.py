@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, Names, Workers, described_by, say, warn
+from labelwise.cli.common import BatchSize, Flag, Names, Repeated, Workers, described_by, say, warn
 
 
 @described_by("api.evaluation:report")
@@ -20,7 +20,7 @@ def report(
     data: str | None = None,
     split: str | None = None,
     reference: str | None = None,
-    pair: Annotated[list[str] | None, Parameter(negative=())] = None,
+    pairs: Annotated[tuple[str, ...], Parameter("--pair"), Repeated] = (),
     images: Annotated[int, Parameter(("--images", "--pictures"))] = 12,
     predictions: int = 0,
     quality: Flag = False,
@@ -35,23 +35,8 @@ def report(
 
     Parameters
     ----------
-    pair
+    pairs
         Two related labels to compare across the runs, e.g. cow,horse; may be repeated.
     """
-    page = lw.report(
-        runs,
-        out=out,
-        data=data,
-        split=split,
-        reference=reference,
-        pairs=pair or [],
-        images=images,
-        predictions=predictions,
-        quality=quality,
-        per_label_baseline=per_label_baseline,
-        bootstrap=bootstrap,
-        batch_size=batch_size,
-        workers=workers,
-        warn=warn,
-    )
+    page = lw.report(**locals(), warn=warn)
     say(f"Open {page} in a browser.")

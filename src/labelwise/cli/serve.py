@@ -12,7 +12,7 @@ from labelwise.cli.common import described_by
 from labelwise.core.errors import LabelwiseError
 
 
-@described_by("api.deployment:serve")
+@described_by("server.settings:ServeSettings", "api.deployment:serve")
 def serve(
     models: Annotated[list[str] | None, Parameter(negative=())] = None,
     /,
@@ -39,42 +39,11 @@ def serve(
     ----------
     models
         Runs, model folders, exported models or hub ids, also as NAME=PATH. Default: the bundled tagger.
-    workers
-        Processes that hold the models, each with its share of the cores. One is the most efficient and uses all cores.
-        With two, one goes on while the other is restarted.
-    batch_size
-        Most images of several requests in one batch.
-    max_wait
-        Milliseconds that an image waits for others to share its batch.
-    max_bytes
-        Largest request; larger ones get status 413.
-    max_pixels
-        Largest image, by its header; larger ones get status 413 before anything is decoded.
-    max_files
-        Most images per request; more get status 413.
-    timeout
-        Seconds after which an image without an answer gets status 503.
-    queue
-        Most images that wait for an answer; more get status 429.
     api_key_file
         A file with the key that requests must send. Default: LABELWISE_API_KEY of the environment, if set.
     """
-    lw.serve(
-        models,
-        host=host,
-        port=port,
-        engine=engine,
-        workers=workers,
-        batch_size=batch_size,
-        max_wait=max_wait,
-        max_bytes=max_bytes,
-        max_pixels=max_pixels,
-        max_files=max_files,
-        timeout=timeout,
-        queue=queue,
-        api_key=_key(api_key_file),
-        access_log=access_log,
-    )
+    options = {name: value for name, value in locals().items() if name != "api_key_file"}
+    lw.serve(**options, api_key=_key(api_key_file))
 
 
 def _key(file: Path | None) -> str | None:

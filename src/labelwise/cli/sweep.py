@@ -7,14 +7,13 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, say
-from labelwise.core.errors import LabelwiseError
+from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say
+from labelwise.core.errors import LabelwiseError, counted
 
 if TYPE_CHECKING:
     from labelwise.api.training import SweepResult
@@ -71,7 +70,7 @@ def sweep(
     if dry_run:
         for outcome in result.outcomes:
             say(f"{outcome.status:12}{out / outcome.planned.name}")
-        say(f"{len(result.outcomes)} runs")
+        say(counted(len(result.outcomes), "run"))
         return
     _print_tables(result)
     say(f"results: {out / 'results.csv'}, {out / 'results.json'}")
@@ -79,7 +78,8 @@ def sweep(
         say(f"Open {result.report} in a browser.")
     if result.failed:
         raise LabelwiseError(
-            f"{len(result.failed)} of {len(result.outcomes)} runs failed; give the same command again to retry them"
+            f"{len(result.failed)} of {counted(len(result.outcomes), 'run')} failed; "
+            "give the same command again to retry them"
         )
 
 
@@ -91,16 +91,10 @@ def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
     """
     grid: dict[str, list[Any]] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        key = key.strip()
-        if not (key and equals and text.strip()):
-            raise LabelwiseError(f"--grid {setting!r}: write it as KEY=VALUE,VALUE, for example --grid seed=0,1,2")
+        key, values = parse_setting("--grid", setting, "KEY=VALUE,VALUE, for example --grid seed=0,1,2", several=True)
         if key in grid:
             raise LabelwiseError(f"--grid {setting!r}: {key!r} is given twice; put all its values into one --grid")
-        try:
-            grid[key] = yaml.safe_load(f"[{text}]")
-        except yaml.YAMLError:
-            raise LabelwiseError(f"--grid {setting!r}: cannot read the values {text!r}") from None
+        grid[key] = values
     return grid
 
 

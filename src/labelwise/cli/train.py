@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -59,23 +59,11 @@ def train(
     gpus
         For --dry-run: how many GPUs share the batch. Default: 1, or as many as torchrun starts.
     """
-    given: dict[str, Any] = {
-        "head": head,
-        "backbone": backbone,
-        "weights": weights,
-        "size": size,
-        "freeze": freeze,
-        "start": start,
-        "loss": loss,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "seed": seed,
-        "workers": workers,
-        "on_bad_image": on_bad_image,
-    }
-    settings = given | parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
-    counted: dict[str, Any] = {"images": images, "labels": labels, "gpu": gpu, "gpus": gpus}
+    given = locals()
+    counted = {name: given[name] for name in ("images", "labels", "gpu", "gpus")}
+    others = ("data", "out", "recipe", "set_", "resume", "overwrite", "dry_run", *counted)
+    settings = {name: value for name, value in given.items() if name not in others}
+    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
     if dry_run:
         say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))
         return

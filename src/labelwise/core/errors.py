@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
+from pathlib import Path
 
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -31,6 +34,9 @@ class LabelwiseError(Exception):
         self.message, self.options, self.either = message, dict(options or {}), either
 
     def __str__(self) -> str:
+        told = _told.get()
+        if told is not None:
+            return told(self)
         return self._with(lambda name, value: f"{name}={'…' if value is ... else repr(value)}", ", ")
 
     def for_command_line(self, renamed: Mapping[str, str] | None = None, flags: Collection[str] | None = None) -> str:
@@ -55,6 +61,19 @@ class LabelwiseError(Exception):
             return self.message
         between = " or " if self.either else between
         return f"{self.message} ({between.join(render(name, value) for name, value in self.options.items())})"
+
+
+_told: ContextVar[Callable[[LabelwiseError], str] | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def errors_told_by(words: Callable[[LabelwiseError], str]) -> Iterator[None]:
+    """Inside the block, `str` of an error is what `words` makes of it: on the command line, options are flags."""
+    token = _told.set(words)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 def _as_flag(name: str, value: object, setting: bool = False) -> str:
@@ -87,12 +106,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """
-    >>> counted(1, "image is", "images are"), counted(1200, "image is", "images are")
-    ('1 image is', '1,200 images are')
-    """
-    return f"{count:,} {one if count == 1 else many}"
+def did_you_mean(path: str | Path) -> str:
+    """For a path that leads nowhere: the nearest name in the same folder, as the end of an error message."""
+    folder = Path(path).parent
+    near = get_close_matches(Path(path).name, os.listdir(folder) if folder.is_dir() else [], n=1)
+    return f"; did you mean {str(folder / near[0])!r}?" if near else ""
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:
@@ -101,6 +119,14 @@ def shortened(names: Sequence[str], most: int = 5) -> str:
     ('a, b', 'a, b, c, d, e, …')
     """
     return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """
+    >>> counted(1, "image"), counted(3, "image"), counted(1200, "image is", "images are")
+    ('1 image', '3 images', '1,200 images are')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

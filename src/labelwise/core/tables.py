@@ -1,9 +1,11 @@
-"""Results as tables: a pandas frame, and HTML for notebooks."""
+"""Results as tables: a pandas frame, a CSV file, and HTML for notebooks."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.core.errors import LabelwiseError
@@ -20,6 +22,15 @@ def to_frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> pan
         raise LabelwiseError("to_pandas needs the package 'pandas'; install it with: pip install pandas") from None
     frame = pandas.DataFrame(list(rows))
     return frame if index is None or frame.empty else frame.set_index(index)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; without rows an empty file, so that nothing of an earlier one remains."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:

@@ -1,22 +1,21 @@
-"""Upload the model of a run to the hub, with its recipe and evaluations on the card."""
+"""What is uploaded to the hub for a run: its model, with the recipe and evaluations on the card."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, in_evaluation
-from labelwise.model.upload import check_name, prepare_upload, upload
+from labelwise.model.upload import check_name, prepare_upload
 from labelwise.training.run import HISTORY, Run
 
 
 def prepare(
     source: str | Path, folder: str | Path, name: str, *, license: str | None = None, evaluations: Sequence[Path] = ()
 ) -> Path:
-    """Write what `push` would upload into a folder: a model folder with a full card.
+    """Write what `lw.push` uploads into a folder: a model folder with a full card.
 
     Args:
         source: A run folder or a model folder.
@@ -31,35 +30,6 @@ def prepare(
     training = None if run.recipe is None else run.recipe.model_dump(mode="json")
     measured = _measured(run, evaluations)
     return prepare_upload(run.model_folder, Path(folder), name, license=license, training=training, measured=measured)
-
-
-def push(
-    source: str | Path,
-    name: str,
-    *,
-    private: bool | None = None,
-    license: str | None = None,
-    evaluations: Sequence[Path] = (),
-    message: str = "Upload a labelwise model",
-    token: str | None = None,
-) -> str:
-    """Upload the model of a run or model folder to the hub.
-
-    Args:
-        source: A run folder or a model folder.
-        name: The hub repository, owner/name; it is created if it does not exist.
-        private: Whether a new repository is private.
-        license: The model's licence as the hub writes it.
-        evaluations: As for `prepare`.
-        message: The commit message.
-        token: A hub token; by default that of the login.
-
-    Returns:
-        The address of the repository.
-    """
-    with TemporaryDirectory() as temporary:
-        folder = prepare(source, Path(temporary) / "model", name, license=license, evaluations=evaluations)
-        return upload(folder, name, private=private, message=message, token=token)
 
 
 def _measured(run: Run, evaluations: Sequence[Path]) -> list[Measured]:

@@ -77,7 +77,7 @@ class JobFolder:
         about = {
             "format": FORMAT,
             "model": model,
-            "source": {"parts": len(parts), "sha256": _listing(parts)},
+            "source": {"parts": len(parts), "sha256": sha256(*(f"{part!r}\n" for part in parts)).hexdigest()},
             "settings": settings.model_dump(mode="json"),
             "labels": list(labels),
         }
@@ -120,10 +120,6 @@ class JobFolder:
             atomic_write(Path(self._root) / name, content)
         else:  # an object in a bucket appears only when it is complete
             self._system.pipe_file(f"{self._root}/{name}", content)
-
-
-def _listing(parts: Sequence[Part]) -> str:
-    return sha256(*(f"{part!r}\n" for part in parts)).hexdigest()
 
 
 def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:

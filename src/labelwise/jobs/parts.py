@@ -4,7 +4,6 @@ to another machine."""
 from __future__ import annotations
 
 import os
-import tarfile
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -79,7 +78,8 @@ class ShardPart:
         with open_shard(self.shard) as archive:
             for member in archive:
                 if member.isfile() and is_image(Path(member.name).name):
-                    yield RawImage(f"{self.shard}/{member.name}", _content(archive, member))
+                    file = archive.extractfile(member)
+                    yield RawImage(f"{self.shard}/{member.name}", file.read() if file else b"")
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,3 @@ def _read(name: str) -> bytes:
     system, path = fsspec.core.url_to_fs(name)
     content: bytes = system.cat_file(path)
     return content
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return file.read() if file else b""

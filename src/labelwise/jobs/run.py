@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.core.files import atomic_write, cache_folder, sha256
 from labelwise.data.images import BadImageError, Encoded
 from labelwise.jobs.job import JobFolder, JobSettings, JobSummary
@@ -100,8 +100,8 @@ def run_job(
     if summary.failed:
         number, problem = min(summary.failed.items())
         raise LabelwiseError(
-            f"{len(summary.failed)} of {len(parts)} parts failed; part {number}: {problem}. The others are in {out!r}; "
-            "repair the source and run the same job again"
+            f"{len(summary.failed)} of {counted(len(parts), 'part')} failed; part {number}: {problem}. The others are "
+            f"in {out!r}; repair the source and run the same job again"
         )
     return summary
 
@@ -111,15 +111,8 @@ def open_tagger(
 ) -> Tagger:
     from labelwise.engines.load import load
 
-    return load(
-        model,
-        threshold=settings.threshold,
-        engine=settings.engine,
-        labels=settings.labels,
-        images=images,
-        batch_size=settings.batch_size,
-        say=say,
-    )
+    named = {"threshold", "engine", "labels", "batch_size"}
+    return load(model, images=images, say=say, **settings.model_dump(include=named))
 
 
 class PartWorker:

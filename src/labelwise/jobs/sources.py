@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import cast
 
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, did_you_mean
 from labelwise.data.decode import FileKind, file_kind, find_images, walk
 from labelwise.data.streams import expand_braces
 from labelwise.jobs.job import ABOUT
@@ -84,7 +84,7 @@ def _local(source: str) -> Iterable[str]:
         return [source]
     matches = sorted(glob.glob(source, recursive=True))
     if not matches:
-        raise LabelwiseError(f"no such file or folder: {source!r}")
+        raise LabelwiseError(f"no such file or folder: {source!r}{did_you_mean(source)}")
     return chain.from_iterable(_local(match) if os.path.isdir(match) else [match] for match in matches)
 
 

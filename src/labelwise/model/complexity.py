@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from labelwise.core.tables import html_table
 from labelwise.model.model import LabelModel
 
 # In these parts, a batched product multiplies two activations: queries with keys, weights with values.
@@ -40,6 +41,15 @@ class Complexity:
             "flops": 2 * totals["macs"],
             "parts": {name: asdict(part) for name, part in self.parts.items()},
         }
+
+    def _repr_html_(self) -> str:
+        counts = self.to_dict()
+        rows = [
+            [name, part["parameters"], part["macs"], part["macs_without_attention"]]
+            for name, part in [*counts["parts"].items(), ("total", counts)]
+        ]
+        header = ["part", "parameters", "multiply-adds", "without attention's products"]
+        return html_table(header, rows, f"one image of {self.size} x {self.size} pixels")
 
 
 def measure_complexity(model: LabelModel, size: int | None = None) -> Complexity:

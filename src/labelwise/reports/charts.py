@@ -1,187 +1,216 @@
-"""Charts for reports: differences and intervals with their uncertainty, heat maps, small precision-recall curves."""
+"""Charts as SVG: here things are placed, charts.html draws them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from labelwise.reports.html import Html, part
 
-from labelwise.reports.html import Html, join, tag
-from labelwise.reports.svg import Axes, Point, cut, figure, series_class, span, ticks
+if TYPE_CHECKING:
+    from labelwise.evaluation import Difference
 
-_NAMES, _WIDE = 24.0, 62.0  # percent of the width: names, and the plot; the rest is for numbers
-_ROW = 21  # height in pixels
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+SERIES = 8  # colours; further series start again from the first
+_LETTER = 9.0  # width of a letter of a chart's text, in units of the SVG
+_HALF_LINE = 9.0
+_NAMES, _WIDE = 24.0, 62.0  # percent of the width of a row chart: names, and the plot; the rest is for numbers
 
 
 @dataclass(frozen=True)
-class Whisker:
-    """A value with its interval; significant ones are drawn filled, others hollow."""
+class Axes:
+    """The frame of a chart. `x` and `y` are the ticks of the axes; the first and the last are the ends of the plot."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    width: float = 440
+    height: float = 250
+    left: float = 52
+    right: float = 14
+    top: float = 12
+    bottom: float = 44
+
+    def place(self, point: Point) -> Point:
+        """Where a point of the data lies in the SVG."""
+        across = (point[0] - self.x[0]) / (self.x[-1] - self.x[0]) if self.x[-1] > self.x[0] else 0.5
+        up = (point[1] - self.y[0]) / (self.y[-1] - self.y[0]) if self.y[-1] > self.y[0] else 0.5
+        return (
+            self.left + across * (self.width - self.left - self.right),
+            self.height - self.bottom - up * (self.height - self.top - self.bottom),
+        )
+
+    def path(self, points: Iterable[Point]) -> str:
+        """The points of a line as SVG writes them."""
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in map(self.place, points))
+
+    def beside(self, spots: Sequence[Point], names: Sequence[str]) -> list[tuple[float, float, str]]:
+        """(x, y, name) beside each spot in the SVG where there is room; the other names are left to the legend."""
+        dots = [(x - 6, y - 6, x + 6, y + 6) for x, y in spots]
+        written: list[Box] = []
+        found = []
+        for (x, y), name in zip(spots, names, strict=True):
+            wide = len(name) * _LETTER
+            for left, middle in ((x + 9, y), (x - 9 - wide, y), (x - wide / 2, y - 15), (x - wide / 2, y + 15)):
+                box = (left, middle - _HALF_LINE, left + wide, middle + _HALF_LINE)
+                inside = self.left < left and box[2] < self.width and self.top < box[1]
+                if inside and box[3] < self.height - self.bottom and not any(_meet(box, b) for b in dots + written):
+                    written.append(box)
+                    found.append((left, middle + 4.5, name))
+                    break
+        return found
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+SHARES = Axes((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 25.0, 50.0, 75.0, 100.0))  # a fraction, and percent
+SMALL = Axes((0.0, 1.0), (0.0, 1.0), width=150, height=96, left=4, right=4, top=4, bottom=4)
+
+
+def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """Three to eight round numbers around a range.
+
+    >>> ticks(0.13, 0.72), ticks(1, 8, whole=True), ticks(5, 5)
+    ([0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 2.0, 4.0, 6.0, 8.0], [4.0, 4.5, 5.0, 5.5, 6.0])
+    """
+    if high - low < 1e-9:
+        low, high = low - 1, high + 1
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next(power * factor for factor in (1, 2, 5, 10) if (high - low) / (power * factor) <= 5)
+    step = max(step, 1.0) if whole else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
+
+
+def span(values: Iterable[float], least: float = 0.0) -> tuple[float, float]:
+    """The smallest and the largest finite value, moved apart if they are closer than `least`.
+
+    >>> span([2.0, 1.0, math.nan]), span([3.0], least=1.0)
+    ((1.0, 2.0), (2.5, 3.5))
+    """
+    listed = [value for value in values if math.isfinite(value)]
+    low, high = min(listed), max(listed)
+    more = max(0.0, least - (high - low)) / 2
+    return low - more, high + more
+
+
+def plot(axes: Axes, lines: Mapping[str, Sequence[Point]], *, title: str, x_label: str, **options: Any) -> Html:
+    """Lines in a frame, with a legend of their names. The options are those of the macro `plot`."""
+    return part("charts.html", "plot", axes=axes, lines=lines, title=title, x_label=x_label, **options)
+
+
+def line_chart(
+    series: Mapping[str, Sequence[Point]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    note: str = "",
+    x_at_points: bool = False,
+) -> Html:
+    """Lines with a marker at every point; points that are not finite are left out.
+
+    `x_at_points` puts the ticks of the x axis at the points instead of at round numbers: for a few settings.
+    """
+    lines = {name: [p for p in points if all(map(math.isfinite, p))] for name, points in series.items()}
+    points = [point for line in lines.values() for point in line]
+    if not points:
+        return part("charts.html", "no_values", title=title)
+    x0, x1 = span(x for x, _ in points)
+    tried = sorted({x for x, _ in points})
+    ends = "; ".join(f"{name} ends at {line[-1][1]:.4g}" for name, line in lines.items() if line)
+    marks = [
+        (number, point, f"{name}, {x_label} {point[0]:g}: {y_label} {point[1]:.4g}".lstrip(", "))
+        for number, (name, line) in enumerate(lines.items(), start=1)
+        for point in line
+    ]
+    return plot(
+        Axes((x0, x1), ticks(*span(y for _, y in points))),
+        lines,
+        title=title,
+        x_label=x_label,
+        x_ticks=tried if x_at_points else [t for t in ticks(x0, x1, whole=True) if x0 <= t <= x1],
+        marks=marks,
+        note=note,
+        description=f"{title}. {y_label}: {ends}.",
+    )
+
+
+def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_label: str, least: float = 0.0) -> Html:
+    """A marker and, where there is room, a name for each point. An axis spans at least `least`: stretching less would
+    exaggerate a small difference."""
+    finite = {name: point for name, point in points.items() if all(map(math.isfinite, point))}
+    if not finite:
+        return part("charts.html", "no_values", title=title)
+    xs, ys = (ticks(*span((point[axis] for point in finite.values()), least)) for axis in (0, 1))
+    axes = Axes(xs, ys)
+    marks = [
+        (number, (x, y), f"{name}: {x_label} {x:.4g}, {y_label} {y:.4g}")
+        for number, (name, (x, y)) in enumerate(finite.items(), start=1)
+    ]
+    return plot(
+        axes,
+        dict.fromkeys(finite, ()),
+        title=title,
+        x_label=x_label,
+        marks=marks,
+        names=axes.beside([axes.place(point) for point in finite.values()], list(finite)),
+        note=f"y axis: {y_label}",
+        description=f"{title}. {y_label} against {x_label}.",
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value with its interval, in percent; significant ones are drawn filled, others hollow."""
 
     name: str
     value: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
     significant: bool = True
     series: int = 1
 
-
-def difference_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
-    """Bars to both sides of zero, in the order given."""
-    drawn_rows = [row for row in rows if math.isfinite(row.value)]
-    if not drawn_rows:
-        return tag("figure", tag("figcaption", title), tag("p", "no values", class_="muted"), class_="chart")
-    ends = [0.0, *(v for row in drawn_rows for v in (row.value, row.low, row.high) if math.isfinite(v))]
-    scale = ticks(*span(ends))
-    drawn = _grid(scale, len(drawn_rows), zero=True)
-    for number, row in enumerate(drawn_rows):
-        top = number * _ROW
-        look = f"bar {'gain' if row.value >= 0 else 'loss'}{'' if row.significant else ' hollow'}"
-        left, right = _x(min(0.0, row.value), scale), _x(max(0.0, row.value), scale)
-        drawn.append(_name(row.name, top))
-        drawn.append(
-            tag(
-                "rect",
-                tag("title", _words(row)),
-                x=f"{left:.3f}%",
-                y=top + 5,
-                width=f"{max(right - left, 0.05):.3f}%",
-                height=_ROW - 9,
-                class_=look,
-            )
-        )
-        drawn += _interval(row, top, scale)
-        drawn.append(tag("text", signed(row.value), x="99.5%", y=top + 15, class_="end value"))
-    return _figure(title, drawn, len(drawn_rows), note)
+    @property
+    def words(self) -> str:
+        interval = f" (95%: {self.low:.2f} to {self.high:.2f})" if math.isfinite(self.low) else ""
+        return f"{self.name}: {self.value:.2f}{interval}"
 
 
-def interval_chart(rows: Sequence[Whisker], *, title: str, note: str) -> Html:
-    """A point with its interval per run."""
-    scale = ticks(*span(v for row in rows for v in (row.value, row.low, row.high) if math.isfinite(v)))
-    drawn = _grid(scale, len(rows))
-    for number, row in enumerate(rows):
-        top = number * _ROW
-        drawn.append(_name(row.name, top))
-        drawn += _interval(row, top, scale)
-        drawn.append(
-            tag(
-                "circle",
-                tag("title", _words(row)),
-                cx=f"{_x(row.value, scale):.3f}%",
-                cy=top + _ROW / 2,
-                r=4.5,
-                class_=f"dot {series_class(row.series)}",
-            )
-        )
-        drawn.append(tag("text", f"{row.value:.1f}", x="99.5%", y=top + 15, class_="end value"))
-    return _figure(title, drawn, len(rows), note)
-
-
-def signed(value: float) -> str:
-    """
-    >>> signed(0.54), signed(-0.06), signed(-0.04)
-    ('+0.5', '−0.1', '0.0')
-    """
-    rounded = round(value, 1)
-    sign = "+" if rounded > 0 else "\N{MINUS SIGN}" if rounded < 0 else ""
-    return f"{sign}{abs(rounded):.1f}"
-
-
-def _x(value: float, scale: Sequence[float]) -> float:
-    return _NAMES + _WIDE * (value - scale[0]) / (scale[-1] - scale[0])
-
-
-def _grid(scale: Sequence[float], rows: int, zero: bool = False) -> list[Html]:
-    drawn = []
-    for tick in scale:
-        x = f"{_x(tick, scale):.3f}%"
-        look = "grid zero" if zero and tick == 0 else "grid"
-        drawn.append(tag("line", x1=x, x2=x, y1=0, y2=rows * _ROW + 3, class_=look))
-        text = signed(tick) if zero and abs(scale[1] - scale[0]) >= 0.1 else f"{tick:g}"
-        drawn.append(tag("text", text, x=x, y=rows * _ROW + 18, class_="mid"))
-    return drawn
-
-
-def _name(name: str, top: float) -> Html:
-    return tag("text", cut(name), tag("title", name), x=f"{_NAMES - 2}%", y=top + 15, class_="end name")
-
-
-def _interval(row: Whisker, top: float, scale: Sequence[float]) -> list[Html]:
-    if not (math.isfinite(row.low) and math.isfinite(row.high)):
-        return []
-    low, high, y = f"{_x(row.low, scale):.3f}%", f"{_x(row.high, scale):.3f}%", top + _ROW / 2
-    whole = tag("line", x1=low, x2=high, y1=y, y2=y, class_="whisker")
-    return [whole, *(tag("line", x1=x, x2=x, y1=y - 3, y2=y + 3, class_="whisker") for x in (low, high))]
-
-
-def _words(row: Whisker) -> str:
-    return f"{row.name}: {row.value:.2f} (95%: {row.low:.2f} to {row.high:.2f})"
-
-
-def _figure(title: str, drawn: Sequence[Html], rows: int, note: str) -> Html:
-    drawing = tag("svg", *drawn, width="100%", height=rows * _ROW + 24, role="img", aria_label=f"{title}. {note}")
-    return figure(title, [], drawing, note, kind="bars")
-
-
-_CELL = 16.0
-_GRID_NAMES = 84.0  # units before the cells, and above them for the slanted names
-_SMALL = Axes((0.0, 1.0), (0.0, 1.0), width=150, height=96, left=4, right=4, top=4, bottom=4)
-
-
-def heat_map(names: Sequence[str], values: NDArray[np.float64], *, title: str, what: str) -> Html:
-    """Values [n, n] from 0 to 1, as the opacity of a colour. The diagonal and NaN stay empty.
-
-    `what` is the tooltip of a cell, with {row}, {column} and {value}.
-    """
-    side = len(names) * _CELL
-    drawn = [tag("rect", x=_GRID_NAMES, y=_GRID_NAMES, width=side, height=side, class_="plate")]
-    for place, name in enumerate(names):
-        middle = _GRID_NAMES + (place + 0.5) * _CELL
-        full = tag("title", name)
-        drawn.append(tag("text", cut(name, 11), full, x=_GRID_NAMES - 5, y=middle + 4, class_="end name"))
-        turned = f"rotate(-90 {middle + 4:g} {_GRID_NAMES - 5:g})"
-        drawn.append(tag("text", cut(name, 11), full, x=middle + 4, y=_GRID_NAMES - 5, transform=turned, class_="name"))
-    for row, column in np.argwhere(np.nan_to_num(values) >= 0.005):
-        if row == column:
-            continue
-        value = float(values[row, column])
-        words = what.format(row=names[row], column=names[column], value=f"{value:.0%}")
-        drawn.append(
-            tag(
-                "rect",
-                tag("title", words),
-                x=_GRID_NAMES + column * _CELL + 0.5,
-                y=_GRID_NAMES + row * _CELL + 0.5,
-                width=_CELL - 1,
-                height=_CELL - 1,
-                fill_opacity=round(value**0.6, 3),  # small shares would be invisible
-                class_="cell",
-            )
-        )
-    whole = _GRID_NAMES + side + 2
-    drawing = tag("svg", *drawn, viewBox=f"0 0 {whole:g} {whole:g}", role="img", aria_label=title)
-    return figure(title, [], drawing, kind="heat-map")
-
-
-def small_curves(
-    names: Sequence[str], curves: Mapping[str, Sequence[Sequence[Point]]], captions: Sequence[str], now: Sequence[Point]
+def row_chart(
+    rows: Sequence[Row], *, title: str, note: str = "", style: Literal["bars", "dots", "differences"]
 ) -> Html:
-    """A small plot per label. `curves` has one curve per label for each run, within (0, 0) and (1, 1); `now` is the
-    operating point of the first run, at its threshold."""
-    plots = []
-    for place, name in enumerate(names):
-        drawn = [tag("rect", x=4, y=4, width=142, height=88, class_="plate")]
-        for number, lines in enumerate(curves.values(), start=1):
-            spots = [_SMALL.place(point) for point in lines[place]]
-            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-            drawn.append(tag("polyline", points=path, class_=f"line {series_class(number)}"))
-        x, y = _SMALL.place(now[place])
-        if np.isfinite(x) and np.isfinite(y):
-            what = f"{name} at its threshold: recall {now[place][0]:.0%}, precision {now[place][1]:.0%}"
-            drawn.append(tag("circle", tag("title", what), cx=round(x, 1), cy=round(y, 1), r=4, class_="now"))
-        alt = f"precision against recall of {name}, {captions[place]}"
-        drawing = tag("svg", *drawn, viewBox="0 0 150 96", role="img", aria_label=alt)
-        plots.append(tag("figure", tag("figcaption", tag("b", name), tag("span", captions[place])), drawing))
-    return tag("div", join(*plots), class_="small-curves")
+    """A row for each value: bars from 0 to 100, dots with their intervals, or bars to both sides of zero.
+
+    Widths are percentages of the page's width, so that the text keeps its size on any screen.
+    """
+    ends = [end for row in rows for end in (row.value, row.low, row.high)]
+    if style != "bars" and not any(map(math.isfinite, ends)):
+        return part("charts.html", "no_values", title=title)
+    scale = [0.0, 25.0, 50.0, 75.0, 100.0] if style == "bars" else ticks(*span([*ends, *([0.0] * (style != "dots"))]))
+
+    def x(value: float) -> float:
+        return _NAMES + _WIDE * (value - scale[0]) / (scale[-1] - scale[0])
+
+    return part("charts.html", "row_chart", rows=rows, ticks=scale, x=x, title=title, note=note, style=style)
+
+
+def difference_chart(
+    labels: Sequence[str], differences: Sequence[Difference], significant: Sequence[bool], *, title: str, shown: int
+) -> Html:
+    """Differences of average precision by label, the largest gain first; only the `shown` largest."""
+    rows = [
+        Row(label, 100 * d.value, 100 * d.interval.low, 100 * d.interval.high, found)
+        for label, d, found in zip(labels, differences, significant, strict=True)
+        if math.isfinite(d.value)
+    ]
+    most = sorted(sorted(rows, key=lambda row: -abs(row.value))[:shown], key=lambda row: -row.value)
+    note = "Filled bars: significant. Hollow bars: not significant. Lines: 95% intervals."
+    if len(labels) > shown:
+        note += f" Shown: the {shown} of {len(labels)} labels that differ most."
+    return row_chart(most, title=f"{title}, in points of AP", note=note, style="differences")

@@ -9,28 +9,24 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from labelwise.analysis.experts import ExpertUse, Merge, evenness, leaf_order
 from labelwise.core.arrays import Doubles
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
+from labelwise.reports.charts import line_chart
 from labelwise.reports.figures import check_can_draw, names_as_written
-from labelwise.reports.html import Html, Section, tag, write_report
+from labelwise.reports.html import Html, part, render_sections, write_report
 from labelwise.reports.overlay import COLDEST, heat_colour
-from labelwise.reports.svg import cut, line_chart
 
 _NAMES, _CELLS, _TREE = 22.0, 62.0, 14.0  # percent of the width: names, cells, and the tree behind them
 _ROW = 18  # height in pixels
 _SHOWN = 80  # rows: more names cannot be read
 _LABELLED = 9  # columns that get a name: more would overlap on a phone
 _IMAGE_FILES = (".png", ".pdf", ".svg")
-_READING = (
-    "Each cell is a mean gate weight, in log scale: the brighter, the more the label relies on the expert. s1, s2, … "
-    "are shared by all labels; own is the label's own. The last row is the mean over the labels. The tree on the right "
-    "joins labels that use the shared experts in a similar way; further right means less similar."
-)
 
 
 def expert_figures(use: ExpertUse) -> list[Html]:
@@ -67,16 +63,15 @@ def _layer(use: ExpertUse, layer: int) -> Html:
     """Rows are labels, similar ones next to each other; the last row is the mean."""
     shown = most_particular(use, layer, _SHOWN)
     weights, names = use.weights[layer][shown], [use.names[row] for row in shown]
-    part = ExpertUse(tuple(names), weights[None], use.shared_experts)
-    tree = part.tree(0) if use.shared_experts and len(names) > 1 else []
+    rest = ExpertUse(tuple(names), weights[None], use.shared_experts)
+    tree = rest.tree(0) if use.shared_experts and len(names) > 1 else []
     order = leaf_order(tree) if tree else list(range(len(names)))
     rows = np.concatenate([weights[order], use.load(layer)[None]])
-    drawn = _cells(rows, [names[row] for row in order] + ["mean"], use.experts, last_apart=True)
-    drawn += _branches(tree, order)
     title = f"Expert layer {layer + 1}: gate weight of each label and expert"
     if len(shown) < len(use.names):
         title += f" ({len(shown)} of {len(use.names)} labels, those furthest from the mean)"
-    return _figure(title, drawn, len(rows) * _ROW + 6, rows, f"{len(names)} labels by {len(use.experts)} experts")
+    what = f"{len(names)} labels by {len(use.experts)} experts"
+    return _cells(title, what, rows, [*(names[row] for row in order), "mean"], use.experts, _branches(tree, order), 6)
 
 
 def most_particular(use: ExpertUse, layer: int, rows: int) -> list[int]:
@@ -90,9 +85,9 @@ def _loads_over_training(use: ExpertUse, layer: int) -> Html:
     step = math.ceil(len(use.history) / 40)
     kept = [entry for place, entry in enumerate(reversed(use.history)) if place % step == 0][::-1]
     rows = np.stack([weights[layer].mean(axis=0) for _, weights in kept])
-    drawn = _cells(rows, [f"epoch {epoch}" for epoch, _ in kept], use.experts)
     title = f"Expert layer {layer + 1}: mean load after each epoch"
-    return _figure(title, drawn, len(rows) * _ROW, rows, f"{len(kept)} epochs by {len(use.experts)} experts")
+    what = f"{len(kept)} epochs by {len(use.experts)} experts"
+    return _cells(title, what, rows, [f"epoch {epoch}" for epoch, _ in kept], use.experts)
 
 
 def _evenness_over_training(use: ExpertUse) -> Html:
@@ -107,37 +102,41 @@ def _evenness_over_training(use: ExpertUse) -> Html:
     return line_chart(lines, title=title, x_label="epoch", y_label="evenness")
 
 
-def _cells(rows: Doubles, names: Sequence[str], columns: Sequence[str], last_apart: bool = False) -> list[Html]:
-    """A coloured cell per value [r, c] in log scale, with the names of rows on the left and of columns below."""
-    low, high = log_range(rows)
-    share = (np.log(np.maximum(rows, low)) - math.log(low)) / max(math.log(high / low), 1e-9)
-    colours = heat_colour(COLDEST + (1 - COLDEST) * share)
-    width = _CELLS / len(columns)
-    drawn = []
-    for row, name in enumerate(names):
-        top = row * _ROW + (6 if last_apart and row == len(names) - 1 else 0)
-        drawn.append(tag("text", cut(name, 13), tag("title", name), x=f"{_NAMES - 1}%", y=top + 13, class_="end name"))
-        for column, expert in enumerate(columns):
-            what = tag("title", f"{name}, {expert}: {rows[row, column]:.3g}")
-            red, green, blue = (round(value) for value in colours[row, column])
-            drawn.append(
-                tag(
-                    "rect",
-                    what,
-                    x=f"{_NAMES + column * width:.3f}%",
-                    y=top,
-                    width=f"{width:.3f}%",
-                    height=_ROW - 1,
-                    fill=f"rgb({red},{green},{blue})",
-                )
-            )
-    below = len(names) * _ROW + (6 if last_apart else 0) + 14
-    step = math.ceil(len(columns) / _LABELLED)
-    for column, expert in enumerate(columns):
+def _cells(
+    title: str,
+    what: str,
+    values: Doubles,
+    names: Sequence[str],
+    columns: Sequence[str],
+    tree: Sequence[dict[str, Any]] = (),
+    gap: int = 0,
+) -> Html:
+    """A coloured cell per value [r, c] in log scale, with the names of rows on the left and of columns below.
+
+    `gap` sets the last row apart.
+    """
+    low, high = log_range(values)
+    share = (np.log(np.maximum(values, low)) - math.log(low)) / max(math.log(high / low), 1e-9)
+    colours = heat_colour(COLDEST + (1 - COLDEST) * share).round().astype(int)  # [r, c, 3]
+    tops = [row * _ROW + (gap if row == len(names) - 1 else 0) for row in range(len(names))]
+    cells = [list(zip(*row, strict=True)) for row in zip(values, colours.tolist(), strict=True)]
+    step, last = math.ceil(len(columns) / _LABELLED), len(columns) - 1
+    heads = [
         # The last column, the labels' own expert, always has its name; one too close before it has none.
-        if column == len(columns) - 1 or (column % step == 0 and column + step < len(columns)):
-            drawn.append(tag("text", expert, x=f"{_NAMES + (column + 0.5) * width:.3f}%", y=below, class_="mid"))
-    return drawn
+        (name, _NAMES + _CELLS * n / len(columns), n == last or (n % step == 0 and n + step <= last))
+        for n, name in enumerate(columns)
+    ]
+    height = len(names) * _ROW + gap
+    about = {"title": title, "what": what, "low": low, "high": high}
+    return part(
+        "charts.html",
+        "expert_cells",
+        rows=list(zip(names, tops, cells, strict=True)),
+        columns=heads,
+        height=height,
+        tree=tree,
+        **about,
+    )
 
 
 def log_range(rows: Doubles) -> tuple[float, float]:
@@ -150,30 +149,18 @@ def log_range(rows: Doubles) -> tuple[float, float]:
     return max(float(rows.min()), high / 1000), high
 
 
-def _branches(tree: Sequence[Merge], order: Sequence[int]) -> list[Html]:
+def _branches(tree: Sequence[Merge], order: Sequence[int]) -> list[dict[str, Any]]:
     """The dendrogram on the right of the rows: two clusters join further right the less they share."""
-    place = {thing: (row + 0.5) * _ROW for row, thing in enumerate(order)}
-    reach = dict.fromkeys(order, 0.0)
-    furthest = max((merge.distance for merge in tree), default=1.0) or 1.0
     start = _NAMES + _CELLS + 1
-    drawn = []
+    ends = {item: ((row + 0.5) * _ROW, start) for row, item in enumerate(order)}  # y in pixels, x in percent
+    furthest = max((merge.distance for merge in tree), default=1.0) or 1.0
+    branches = []
     for number, merge in enumerate(tree, start=len(order)):
-        right = merge.distance / furthest
-        x = f"{start + right * _TREE:.3f}%"
-        for side in (merge.left, merge.right):
-            y = place[side]
-            drawn.append(tag("line", x1=f"{start + reach[side] * _TREE:.3f}%", x2=x, y1=y, y2=y, stroke="var(--muted)"))
-        what = tag("title", f"{1 - merge.distance:.0%} of their shared gate weights in common")
-        drawn.append(tag("line", what, x1=x, x2=x, y1=place[merge.left], y2=place[merge.right], stroke="var(--muted)"))
-        place[number], reach[number] = (place[merge.left] + place[merge.right]) / 2, right
-    return drawn
-
-
-def _figure(title: str, drawn: Sequence[Html], height: int, rows: Doubles, what: str) -> Html:
-    low, high = log_range(rows)
-    scale = tag("span", f"{low:.1g}", tag("i", class_="scale"), f"{high:.2g} (log scale)", class_="heat")
-    drawing = tag("svg", *drawn, width="100%", height=height + 22, role="img", aria_label=f"{title}: {what}.")
-    return tag("figure", tag("figcaption", tag("strong", title), scale), drawing, class_="chart bars")
+        sides, x = [ends[merge.left], ends[merge.right]], start + _TREE * merge.distance / furthest
+        words = f"{1 - merge.distance:.0%} of their shared gate weights in common"
+        branches.append({"sides": sides, "x": x, "words": words})
+        ends[number] = (sides[0][0] + sides[1][0]) / 2, x
+    return branches
 
 
 def check_file(path: Path) -> None:
@@ -197,15 +184,11 @@ def write_experts(use: ExpertUse, path: Path) -> None:
 
 
 def _write_page(use: ExpertUse, path: Path) -> None:
-    per_layer, over_training = expert_figures(use)[: use.layers], expert_figures(use)[use.layers :]
-    sections = [
-        Section("Summary", tag("ul", *(tag("li", sentence) for sentence in expert_words(use)))),
-        Section("Gate weights", tag("div", *per_layer, class_="charts"), _READING),
-    ]
-    if over_training:
-        intro = "Mean over the validation images after each epoch."
-        sections.append(Section("During training", tag("div", *over_training, class_="charts"), intro))
-    images = f"{use.images:,} images of {use.data}" if use.images else use.data
+    figures = expert_figures(use)
+    sections = render_sections(
+        "experts.html", words=expert_words(use), per_layer=figures[: use.layers], over_training=figures[use.layers :]
+    )
+    images = f"{counted(use.images, 'image')} of {use.data}" if use.images else use.data
     write_report(path, title="Experts", lead=f"Mean gate weights over {images}.", sections=sections)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.data.inspection import Inspection
 
 _LABELS_SHOWN = 40  # of a dataset: more names cannot be read
@@ -64,5 +64,5 @@ def save_inspection(report: Inspection, path: str | Path) -> None:
     pairs.axvline(1, color="black", linewidth=0.8)
     pairs.invert_yaxis()
     pairs.set(xlabel="ratio to chance", title="Labels that occur together, and that do not")
-    figure.suptitle(f"{report.source}: {report.images:,} images, {len(report.labels):,} labels")
+    figure.suptitle(f"{report.source}: {counted(report.images, 'image')}, {counted(len(report.labels), 'label')}")
     figure.savefig(path, dpi=110)

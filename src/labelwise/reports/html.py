@@ -1,11 +1,11 @@
-"""Pages and their pieces. Text is escaped when it becomes part of an element, so that no caller can forget it."""
+"""Pages from the templates beside this file. Templates escape all text, so that no caller can forget it."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from labelwise.core.errors import counted
 from labelwise.core.files import atomic_write, sha256
 
 if TYPE_CHECKING:
     from labelwise.evaluation import Interval
 
 Html = Markup
-_VOID = {"img", "meta", "link", "br"}  # elements without an end tag
 # The browser refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -68,15 +68,14 @@ def write_report(
         The file.
     """
     code = "" if script is None else _file(script.file)
-    policy = f"{_POLICY}; script-src 'sha256-{_base64(sha256(code).digest())}'" if script else _POLICY
+    hashed = base64.b64encode(sha256(code).digest()).decode("ascii")
     # Inside a script element nothing is an entity: only `<` could end it, and JSON has another way to write that.
     data = "" if script is None else json.dumps(script.data, ensure_ascii=False, allow_nan=False)
-    page = _templates().get_template("page.html")
-    text = page.render(
-        policy=policy,
+    text = _template("page.html").render(
+        policy=f"{_POLICY}; script-src 'sha256-{hashed}'" if script else _POLICY,
         title=title,
         style=Markup(_file("page.css")),
-        lead=lead if isinstance(lead, Markup) else tag("p", lead),
+        lead=lead,
         contents=contents,
         sections=sections,
         footer=footer,
@@ -86,56 +85,48 @@ def write_report(
     return Path(path)
 
 
-def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Html:
-    """An element. Children that are not `Html` are escaped, None is left out; `class_` is class, `_` in names is `-`.
+def render_sections(template: str, **values: Any) -> list[Section]:
+    """The sections of a template, each written as `{% call section(title) %} ... {% endcall %}`."""
+    found: list[Section] = []
 
-    >>> print(tag("p", "1 < 2 ", tag("b", "yes"), class_="note", aria_label='"quoted"'))
-    <p class="note" aria-label="&#34;quoted&#34;">1 &lt; 2 <b>yes</b></p>
-    """
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else f"{value:.6g}")}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    start = f"<{name}{written}>"
-    return Markup(start if name in _VOID else f"{start}{join(*children)}</{name}>")
+    def section(title: str, *, caller: Callable[[], Html]) -> str:
+        found.append(Section(title, caller()))
+        return ""
+
+    _template(template).render(section=section, **values)
+    return found
 
 
-def join(*children: str | None) -> Html:
-    """Several pieces after each other.
-
-    >>> print(join("a&b", None, tag("br")))
-    a&amp;b<br>
-    """
-    return Markup("").join(child for child in children if child is not None)
-
-
-def part(name: str, /, **values: Any) -> Html:
-    """A macro of parts.html."""
-    macro = getattr(_templates().get_template("parts.html").module, name)
-    return Markup(macro(**values))
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | None]], *, words: int = 1) -> Html:
-    """A table whose first `words` columns are text and the others numbers; it scrolls sideways if it is too wide."""
-    return part("table", heads=heads, rows=list(rows), words=words)
+def part(template: str, macro: str, /, **values: Any) -> Html:
+    """A piece of a page: a macro of a template."""
+    return Markup(getattr(_template(template).module, macro)(**values))
 
 
 @cache
-def _templates() -> Environment:
-    loader = PackageLoader("labelwise.reports", "")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+def _template(name: str) -> Any:
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("labelwise.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: f"{value:.6g}" if isinstance(value, float) else value,  # coordinates
+    )
+    environment.filters |= {"percent": percent, "interval": interval, "count": count, "signed": signed}
+    environment.filters |= {"counted": counted, "thousands": "{:,}".format, "cut": cut}
+    return environment
 
 
 def _file(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")
-
-
-# Numbers as text.
+# Numbers and names as text: filters of the templates.
 
 
 def percent(fraction: float) -> str:
@@ -157,9 +148,14 @@ def interval(found: Interval | None) -> str:
     return f"{100 * found.low:.1f} to {100 * found.high:.1f}"
 
 
-def with_interval(fraction: float, found: Interval | None) -> Html:
-    said = interval(found)
-    return tag("span", percent(fraction), tag("small", said) if said else None)
+def signed(value: float) -> str:
+    """
+    >>> signed(0.54), signed(-0.06), signed(-0.04)
+    ('+0.5', '−0.1', '0.0')
+    """
+    rounded = round(value, 1)
+    sign = "+" if rounded > 0 else "\N{MINUS SIGN}" if rounded < 0 else ""
+    return f"{sign}{abs(rounded):.1f}"
 
 
 def count(number: float) -> str:
@@ -171,3 +167,11 @@ def count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {letter}"
     return f"{number:g}"
+
+
+def cut(name: str, longest: int = 12) -> str:
+    """
+    >>> cut("pottedplant"), cut("a very long name")
+    ('pottedplant', 'a very long…')
+    """
+    return name if len(name) <= longest else name[: longest - 1] + "…"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,46 +14,40 @@ import numpy as np
 import yaml
 
 from labelwise.analysis.comparison import compare, named_pairs, related_pairs
-from labelwise.analysis.curves import CoOccurrence, co_occurrence, worst_mistakes
+from labelwise.analysis.curves import PER_LABEL, CoOccurrence, Mistake, co_occurrence, worst_mistakes
 from labelwise.analysis.experts import recorded_use
 from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs, report_data, trained_on
-from labelwise.analysis.quality import label_issues
-from labelwise.analysis.transfer import negative_transfer
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.analysis.quality import LabelIssue, label_issues
+from labelwise.analysis.transfer import Transfer, negative_transfer
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import write_csv
 from labelwise.data.inspection import inspect
-from labelwise.reports import compare_sections as several
-from labelwise.reports import curve_sections as curves
-from labelwise.reports import image_sections
-from labelwise.reports import run_sections as single
-from labelwise.reports.html import Html, Script, Section, join, percent, tag, write_report
-from labelwise.reports.svg import SERIES
+from labelwise.metrics.ranking import mean_over_labels
+from labelwise.reports.charts import SERIES, SMALL, difference_chart
+from labelwise.reports.compare_sections import compared
+from labelwise.reports.expert_sections import expert_figures, expert_words
+from labelwise.reports.html import Html, Script, part, render_sections, write_report
+from labelwise.reports.overlay import thumbnail
+from labelwise.reports.run_sections import (
+    calibration_charts,
+    curves,
+    data_problems,
+    issues_to_show,
+    label_rows,
+    prediction_cards,
+    shown_labels,
+    training_charts,
+)
 from labelwise.training.run import Run, open_runs
-from labelwise.training.settings import settings_of, sweeps
+from labelwise.training.settings import settings_of
 
 PAGE, NUMBERS = "report.html", "report.json"
-_OVERLAID = SERIES  # runs in one chart of curves: as many as there are colours
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a report shows.
-
-    Attributes:
-        data: The dataset to measure on; None for the data of the runs.
-        split: The images to measure on; None for `test`, else `val`.
-        reference: The name of the run that the others are compared with; None for the first.
-        pairs: Pairs of labels to compare, such as `cow,horse`.
-        images: How many of the worst mistakes of each kind to show.
-        predictions: How many images to show with their predictions and attention maps.
-        quality: Whether to look for labels that are probably wrong or missing.
-        per_label_baseline: Whether to look for negative transfer.
-        bootstrap: Bootstrap samples for intervals and comparisons.
-        batch_size: Images per batch.
-        workers: Processes that decode images.
-        progress: Whether to show progress.
-        warn: Called with what limits the numbers.
-    """
+    """What a report shows: the arguments of `lw.report`, which describes them."""
 
     data: str | None = None
     split: str | None = None
@@ -97,37 +90,41 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         progress=options.progress,
     )
     out.mkdir(parents=True, exist_ok=True)
-    best = max(
-        measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP)
-    )  # the one that the later sections are about
+    # The one that the later sections are about.
+    best = max(measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP))
     warnings = _warnings(measured, seen)
     for text in warnings:
         options.warn(text)
+    found = inspect(data.whole, decode=False)
     numbers: dict[str, Any] = {
         "labelwise": version("labelwise"),
-        "data": {"source": data.measured.source, "split": data.split, "images": len(best.table)},
+        "data": {
+            "source": data.measured.source,
+            "split": data.split,
+            "images": len(best.table),
+            "problems": found.to_dict()["problems"],
+        },
         "notes": warnings,
         "runs": [run.to_dict() for run in measured],
     }
-    sections: list[Section | None] = []
-    looking = next((run for run in [best, *measured] if run.config.head.has_attention), None)
-    if options.predictions and looking is not None:
-        sections.append(image_sections.predictions_section(looking, options.predictions, options.progress))
-    script = None
-    if len(measured) > 1:
-        compared, script = _compared(measured, options, out, numbers)
-        sections += compared
-    sections += _in_depth(best, measured, options, out, numbers)
-    found = inspect(data.whole, decode=False)
-    sections += [single.data_section(found, best), _recipes(measured)]
-    numbers["data"]["problems"] = found.to_dict()["problems"]
-    write_csv(out / "labels.csv", [{"run": run.name, **row} for run in measured for row in single.label_rows(run)])
+    compared, script = _compared(measured, options, out, numbers) if len(measured) > 1 else ({}, None)
+    sections = render_sections(
+        "report.html",
+        runs=measured,
+        best=best,
+        options=options,
+        inspection=found,
+        problems=data_problems(found, best),
+        recipes=_recipes(measured),
+        **compared,
+        **_in_depth(best, measured, options, out, numbers),
+    )
     atomic_write(out / NUMBERS, json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n")
     return write_report(
         out / PAGE,
         title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",
-        lead=join(_lead(measured, best, data.split), *(tag("p", text, class_="warning") for text in warnings)),
-        sections=[section for section in sections if section is not None],
+        lead=part("parts.html", "report_lead", runs=measured, best=best, split=data.split, warnings=warnings),
+        sections=sections,
         footer=f"Written by labelwise {version('labelwise')}. All numbers are in {NUMBERS} and the CSV files.",
         contents=True,
         script=script,
@@ -157,12 +154,12 @@ def _check(runs: Sequence[Run], seen: Mapping[str, int | None], options: ReportO
 
 def _compared(
     runs: list[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
-) -> tuple[list[Section | None], Script]:
+) -> tuple[dict[str, Any], Script]:
+    """What the page shows about several runs."""
     reference = next((run for run in runs if run.name == options.reference), runs[0])
     comparisons = [compare(run, reference) for run in runs if run is not reference]
     settings = settings_of([run.run for run in runs])
-    chosen = named_pairs(options.pairs, reference.labels)
-    pairs = chosen or related_pairs(reference.values, reference.targets)
+    pairs = named_pairs(options.pairs, reference.labels) or related_pairs(reference.values, reference.targets)
     numbers["reference"] = reference.name
     numbers["comparisons"] = [comparison.to_dict() for comparison in comparisons]
     numbers["related_pairs"] = [[reference.labels[a], reference.labels[b]] for a, b in pairs]
@@ -176,55 +173,68 @@ def _compared(
             for row in c["labels"]
         ],
     )
-    sections = [
-        several.runs_section(runs, comparisons, settings),
-        several.seeds_section(runs, settings),
-        several.differences_section(comparisons),
-        several.improved_section(runs, comparisons),
-        several.related_section(runs, pairs, bool(chosen)) if len(reference.labels) > 1 else None,
-        several.settings_section(runs, settings, sweeps(settings)),
-        several.all_labels_section(runs),
-    ]
     precision = [{"name": run.name, "ap": [_percent(ap) for ap in run.average_precision]} for run in runs]
     pair = list(pairs[0]) if pairs else [0, len(reference.labels) - 1]
-    return sections, Script("pairs.js", {"labels": list(reference.labels), "runs": precision, "pair": pair})
+    script = Script("pairs.js", {"labels": list(reference.labels), "runs": precision, "pair": pair})
+    return compared(runs, comparisons, settings, pairs), script
 
 
 def _in_depth(
     run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
-) -> list[Section | None]:
-    alone = len(runs) == 1
+) -> dict[str, Any]:
+    """What the page shows about the best run."""
     # In the order of all charts, so that each run keeps its colour; `run` is always among them.
-    overlaid = [*runs[:_OVERLAID]]
+    overlaid = [*runs[:SERIES]]
     if all(one is not run for one in overlaid):
         overlaid[-1] = run
-    wrong = worst_mistakes(run, "false positive", options.images)
-    missed = worst_mistakes(run, "miss", options.images)
-    write_csv(out / "mistakes.csv", image_sections.mistake_rows(run, [*wrong, *missed]))
-    sections: list[Section | None] = [
-        single.numbers_section(run) if alone else None,
-        single.labels_section(run) if alone else None,
-        curves.curves_section(run, overlaid),
-        curves.calibration_section(run),
-    ]
+    rows = {one.name: label_rows(one) for one in runs}
+    write_csv(out / "labels.csv", [{"run": name, **row} for name, labels in rows.items() for row in labels])
+    wrong, missed = (worst_mistakes(run, kind, options.images) for kind in ("false positive", "miss"))
+    write_csv(out / "mistakes.csv", mistake_rows(run, [*wrong, *missed]))
+    together = issues = transfer = None
     if run.config.task == "multi-label" and len(run.labels) > 1:
         found = co_occurrence(run.targets, run.predicted)
+        together = {"found": found, "names": [run.labels[n] for n in found.columns]}
         write_csv(out / "cooccurrence.csv", pair_rows(run, found))
-        sections.append(curves.together_section(run, found))
-    sections.append(image_sections.mistakes_section(run, wrong, missed))
     if options.quality:
         issues = label_issues(run.scores, run.targets)
-        write_csv(out / "label_issues.csv", image_sections.issue_rows(run, issues))
+        write_csv(out / "label_issues.csv", issue_rows(run, issues))
         numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
-        sections.append(image_sections.quality_section(run, issues, options.images))
     if options.per_label_baseline:
         transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
         numbers["negative_transfer"] = transfer.to_dict(run.labels)
-        sections.append(image_sections.transfer_section(run, transfer))
     history = recorded_use(run.run.folder) if run.run.folder and run.experts else None
-    if run.experts and history:
-        run = replace(run, experts=replace(run.experts, history=history.history))
-    return [*sections, single.experts_section(run), curves.training_section(overlaid), single.cost_section(run)]
+    looking = (
+        next((one for one in [run, *runs] if one.config.head.has_attention), None) if options.predictions else None
+    )
+    return {
+        "looking": looking,
+        "cards": looking and prediction_cards(looking, options.predictions, options.progress),
+        "labels": shown_labels(rows[run.name]),
+        "overlaid": overlaid,
+        "curves": curves(run, overlaid),
+        "small_axes": SMALL,
+        "calibration_charts": calibration_charts(run),
+        "together": together,
+        "false_positives": wrong,
+        "misses": missed,
+        "thumbnail": thumbnail,
+        "issues": issues,
+        "per_label": PER_LABEL,
+        "issues_to_show": issues_to_show,
+        "transfer": transfer,
+        "transfer_chart": transfer and _transfer_chart(run, transfer),
+        "mean_over_labels": mean_over_labels,
+        "experts": run.experts and replace(run.experts, history=history.history if history else ()),
+        "expert_words": expert_words,
+        "expert_figures": expert_figures,
+        "training_charts": training_charts(overlaid),
+    }
+
+
+def _transfer_chart(run: MeasuredRun, found: Transfer) -> Html:
+    title = f"{run.name} minus one model per label"
+    return difference_chart(run.labels, found.differences, found.significant, title=title, shown=len(run.labels))
 
 
 def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> list[str]:
@@ -235,48 +245,20 @@ def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> li
             said.append(f"{run.name} was trained on {seen[run.name]:,} of these images: its numbers are optimistic.")
         left_out = len(run.run.config.labels) - len(run.labels)
         if left_out:
-            said.append(f"{left_out} labels of {run.name} are left out: not all runs have them.")
+            said.append(f"left out: {counted(left_out, 'label')} of {run.name} that not all runs have.")
     bad = runs[0].evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.append(f"{len(bad):,} images cannot be decoded and are left out, the first: {first}.")
+        said.append(f"left out: {counted(len(bad), 'image')} that cannot be decoded, the first: {first}.")
     return said
 
 
-def _lead(runs: Sequence[MeasuredRun], best: MeasuredRun, split: str) -> Html:
-    if len(runs) == 1:
-        return single.headline(best, split)
-    images, labels = len(best.table), len(best.labels)
-    sentence = (
-        f"On {images:,} images ({split}) of {best.table.source or 'the data'} with {labels:,} labels, {best.name} has "
-        f"the highest mAP, {percent(best.evaluation.scores.mAP)}. The sections from “Precision-recall curves” on are "
-        "about this run."
-    )
-    return tag("p", sentence, class_="lead")
-
-
-def _recipes(runs: Sequence[MeasuredRun]) -> Section | None:
-    written = []
-    for run in runs:
-        if run.run.recipe is not None:
-            text = yaml.safe_dump(run.run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-            written.append(tag("details", tag("summary", run.name), tag("pre", text)))
-    if not written:
-        return None
-    return Section(
-        "Recipes",
-        join(*written),
-        "Saved as a file, each trains its run again: labelwise train --recipe FILE.",
-    )
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; without rows an empty file, so that nothing of an earlier report remains."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+def _recipes(runs: Sequence[MeasuredRun]) -> dict[str, str]:
+    return {
+        run.name: yaml.safe_dump(run.run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        for run in runs
+        if run.run.recipe is not None
+    }
 
 
 def run_row(run: MeasuredRun, settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -304,6 +286,37 @@ def pair_rows(run: MeasuredRun, found: CoOccurrence) -> list[dict[str, Any]]:
         for i, a in enumerate(names)
         for j, b in enumerate(names)
         if i != j
+    ]
+
+
+def mistake_rows(run: MeasuredRun, mistakes: Sequence[Mistake]) -> list[dict[str, Any]]:
+    """The rows of mistakes.csv."""
+    return [
+        {
+            "run": run.name,
+            "image": m.image,
+            "label": m.label,
+            "mistake": m.kind,
+            "score": f"{m.score:.6f}",
+            "threshold": f"{m.threshold:.6f}",
+            "labelled": "|".join(m.present),
+        }
+        for m in mistakes
+    ]
+
+
+def issue_rows(run: MeasuredRun, issues: Sequence[LabelIssue]) -> list[dict[str, Any]]:
+    """The rows of label_issues.csv."""
+    return [
+        {
+            "image": run.table.images[issue.row],
+            "label": run.labels[issue.column],
+            "given": "present" if issue.kind == "wrong" else "absent",
+            "probably": issue.kind,
+            "trust": f"{issue.trust:.6f}",
+            "labelled": "|".join(run.table.present(issue.row)),
+        }
+        for issue in issues
     ]
 
 

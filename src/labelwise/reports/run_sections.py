@@ -1,92 +1,26 @@
-"""The sections about one run: its metrics, every label, its experts, its cost, and problems in the data."""
+"""What report.html shows about one run: its labels, curves, calibration, training, and images with its mistakes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from labelwise.analysis.curves import best_f1
+import numpy as np
+
+from labelwise.analysis.curves import best_f1, common_threshold, few_of_each, precision_recall_curve, reliability
 from labelwise.analysis.measured import MeasuredRun
+from labelwise.analysis.quality import LabelIssue
+from labelwise.core.errors import counted, shortened
 from labelwise.data.inspection import Inspection
-from labelwise.reports.expert_sections import expert_figures, expert_words
-from labelwise.reports.html import Html, Section, count, interval, join, part, percent, table, tag
-from labelwise.reports.svg import bar_chart
+from labelwise.reports.charts import SHARES, Point, Row, line_chart, plot, row_chart
+from labelwise.reports.html import Html, percent
+from labelwise.reports.overlay import data_uri, overlay
+from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.tagger import Tagger
 
-SHOWN = 40  # labels in a chart; with more, the best and the worst half of that many
-
-
-def headline(run: MeasuredRun, split: str) -> Html:
-    """One sentence and the headline metrics."""
-    scores, confidence = run.evaluation.scores, run.evaluation.confidence
-    tiles = [
-        ("mAP", percent(scores.mAP), interval(confidence.get("mAP"))),
-        ("CF1", percent(scores.at_thresholds.CF1), interval(confidence.get("CF1"))),
-        ("OF1", percent(scores.at_thresholds.OF1), interval(confidence.get("OF1"))),
-        ("calibration error", percent(run.evaluation.ece_after), ""),
-    ]
-    parameters, macs = run.complexity["parameters"], run.complexity["macs"]
-    sentence = (
-        f"{run.run.head} on {run.config.backbone.name} at {run.config.preprocessing.size} pixels: {count(parameters)} "
-        f"parameters, {count(macs)} multiply-adds. Measured on {scores.images:,} images ({split}) of "
-        f"{run.table.source or 'the data'} with {len(run.labels):,} labels."
-    )
-    return join(tag("p", sentence, class_="lead"), part("tiles", values=tiles))
-
-
-def numbers_section(run: MeasuredRun) -> Section:
-    scores, confidence = run.evaluation.scores, run.evaluation.confidence
-    six = scores.at_thresholds
-    rows: list[list[str]] = [["mAP", "average precision, averaged over the labels", percent(scores.mAP)]]
-    rows += [
-        [name, words, percent(float(getattr(six, name)))]
-        for name, words in (
-            ("CP", "precision, averaged over the labels"),
-            ("CR", "recall, averaged over the labels"),
-            ("CF1", "harmonic mean of CP and CR"),
-            ("OP", "precision over all predicted labels"),
-            ("OR", "recall over all present labels"),
-            ("OF1", "harmonic mean of OP and OR"),
-        )
-    ]
-    for k, top in scores.at_top_k.items():
-        rows += [
-            [f"{name}_top{k}", f"{name} when every image gets its {k} best labels", percent(float(getattr(top, name)))]
-            for name in ("CF1", "OF1")
-        ]
-    with_intervals = [[*row, interval(confidence.get(row[0]))] for row in rows]
-    return Section(
-        "Metrics",
-        table(["metric", "meaning", "percent", "95% interval"], with_intervals, words=2),
-        f"Percentile intervals from {run.evaluation.samples:,} bootstrap samples of the images."
-        if run.evaluation.samples
-        else "",
-    )
-
-
-def labels_section(run: MeasuredRun) -> Section:
-    rows = sorted(label_rows(run), key=lambda row: -(row["AP"] if row["AP"] is not None else -1))
-    shown, note = _ends(rows)
-    chart = bar_chart([row["label"] for row in shown], {"": [row["AP"] for row in shown]}, title="Average precision")
-    numbers = table(
-        ["label", "AP", "images", "predicted", "precision", "recall", "F1", "best F1", "threshold"],
-        [
-            [
-                row["label"],
-                _one(row["AP"]),
-                f"{row['positives']:,}",
-                f"{row['predicted']:,}",
-                *(_one(row[key]) for key in ("precision", "recall", "F1", "best_F1")),
-                f"{row['threshold']:.2f}",
-            ]
-            for row in shown
-        ],
-    )
-    return Section(
-        "Labels",
-        join(chart, tag("details", tag("summary", "As a table, with precision, recall and F1"), numbers)),
-        "Best first. “images” have the label, “predicted” were given it; “best F1” is the F1 at the best threshold for "
-        f"these images. All labels are in labels.csv.{note}",
-    )
+_LABELS = 40  # in a chart; with more, the best and the worst half of that many
+_CURVES = 24  # labels
 
 
 def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
@@ -98,63 +32,140 @@ def label_rows(run: MeasuredRun) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def experts_section(run: MeasuredRun) -> Section | None:
-    """Gate weights over the measured images (HSQ figure 5)."""
-    if run.experts is None:
-        return None
-    return Section(
-        "Experts",
-        join(
-            tag("ul", *(tag("li", sentence) for sentence in expert_words(run.experts))),
-            tag("div", *expert_figures(run.experts), class_="wide-charts"),
-        ),
-        f"Mean gate weights over {run.experts.images:,} images. Labels with similar weights are next to each other.",
+def shown_labels(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The labels from the best to the worst, as a chart and for a table."""
+    best_first = sorted(rows, key=lambda row: -(row["AP"] if row["AP"] is not None else -1))
+    half = _LABELS // 2
+    shown = best_first if len(rows) <= _LABELS else best_first[:half] + best_first[-half:]
+    bars = [Row(row["label"], math.nan if row["AP"] is None else row["AP"]) for row in shown]
+    return {"rows": shown, "half": half, "chart": row_chart(bars, title="Average precision", style="bars")}
+
+
+def curves(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
+    """Precision-recall curves of all `runs`, the hardest label of `run` first, with the point at its threshold."""
+    rows = run.evaluation.to_dict()["per_label"]
+    order = np.argsort(np.where(np.isnan(run.average_precision), 2, run.average_precision), kind="stable")[:_CURVES]
+    return [
+        {
+            "label": run.labels[n],
+            "caption": " / ".join(percent(float(one.average_precision[n])) for one in runs),
+            "curves": [_from_zero(precision_recall_curve(one.values[:, n], one.targets[:, n])) for one in runs],
+            "now": (rows[n]["recall"], rows[n]["precision"]),
+        }
+        for n in order
+    ]
+
+
+def _from_zero(curve: list[Point]) -> list[Point]:
+    """The curve from recall 0 on, with the precision of its first point."""
+    return [(0.0, curve[0][1]), *curve] if curve else []
+
+
+def calibration_charts(run: MeasuredRun) -> list[Html]:
+    return [*([_threshold_chart(run)] if run.config.task == "multi-label" else []), _reliability_chart(run)]
+
+
+def _threshold_chart(run: MeasuredRun) -> Html:
+    found = common_threshold(run.scores, run.targets)
+    series = {
+        name: [(float(t), 100 * float(v)) for t, v in zip(found.thresholds, values, strict=True) if math.isfinite(v)]
+        for name, values in (("precision", found.precision), ("recall", found.recall), ("F1", found.f1))
+    }
+    best = found.thresholds[np.nanargmax(found.f1)] if not np.isnan(found.f1).all() else math.nan
+    title = "One threshold for all labels"
+    return plot(
+        SHARES,
+        series,
+        title=title,
+        x_label="common threshold",
+        note=f"The best common threshold, {best:.2f}, gives an OF1 of {100 * np.nanmax(found.f1):.1f}; the model's own "
+        f"thresholds give {percent(run.evaluation.scores.at_thresholds.OF1)}.",
+        description=f"{title}: precision, recall and F1 in percent",
     )
 
 
-def cost_section(run: MeasuredRun) -> Section:
-    parts = [
-        [name, count(one["parameters"]), count(one["macs"]), count(one["macs_without_attention"])]
-        for name, one in run.complexity["parts"].items()
-    ]
-    whole = [
-        tag("b", "total"),
-        *(count(run.complexity[key]) for key in ("parameters", "macs", "macs_without_attention")),
-    ]
-    return Section(
-        "Cost",
-        table(["part", "parameters", "multiply-adds", "without attention products"], [*parts, whole]),
-        f"For one image of {run.config.preprocessing.size} pixels. Papers that report FLOPs mostly mean multiply-adds; "
-        f"in floating point operations it is {count(run.complexity['flops'])}.",
+def _reliability_chart(run: MeasuredRun) -> Html:
+    bins = reliability(run.scores, run.targets)
+    points = [(one.score, 100 * one.share) for one in bins]
+    words = [f"scores around {one.score:.2f}: {one.share:.0%} of {one.entries:,} are correct" for one in bins]
+    title = "Reliability diagram"
+    return plot(
+        SHARES,
+        {"": points},
+        title=title,
+        x_label="score",
+        marks=[(1, point, text) for point, text in zip(points, words, strict=True)],
+        ideal=True,
+        note="Percentage of correct labels against the score, in 15 bins. Dashed: perfect calibration.",
+        description=f"{title}: percentage of correct labels against the score.",
     )
 
 
-def data_section(found: Inspection, run: MeasuredRun) -> Section:
-    said = found.problems
+def training_charts(runs: Sequence[MeasuredRun]) -> list[Html]:
+    def points(run: MeasuredRun, key: str) -> list[Point]:
+        return [(float(entry["epoch"]), float(entry[key])) for entry in run.run.history if key in entry]
+
+    def series(key: str) -> dict[str, list[Point]]:
+        if len(runs) > 1:
+            return {run.name: points(run, key) for run in runs}
+        both = {name: points(runs[0], f"{key}_{name}") for name in ("averaged", "raw")}
+        return both if all(both.values()) else {"": points(runs[0], key)}
+
+    return [
+        line_chart(series(key), title=title, x_label="epoch", y_label=words)
+        for key, title, words in (
+            ("mAP", "mAP on validation images", "mAP"),
+            ("loss", "Training loss", "loss"),
+            ("lr", "Learning rate", "rate"),
+        )
+        if any(series(key).values())
+    ]
+
+
+def prediction_cards(run: MeasuredRun, images: int, progress: bool = True) -> list[dict[str, Any]]:
+    """Some images, evenly spread over the table, with what the model predicts and where it looked."""
+    rows = sorted({round(row) for row in np.linspace(0, len(run.table) - 1, min(images, len(run.table)))})
+    tagger = Tagger(run.run.model())
+    found = tagger.predict([run.table.images[row] for row in rows], on_bad_image="skip", progress=progress)
+    return [_card(one, run.table.present(row)) for row, one in zip(rows, found, strict=True) if one.error is None]
+
+
+def _card(prediction: Prediction, truth: Sequence[str]) -> dict[str, Any]:
+    image = prediction.open_image()
+    predicted = [
+        {
+            "label": label,
+            "score": score,
+            "right": label in truth,
+            "uri": data_uri(overlay(image, prediction.attention(label), prediction.preprocessing), 200),
+        }
+        for label, score in zip(prediction.labels, prediction.scores, strict=True)
+    ]
+    return {
+        "uri": data_uri(image),
+        "name": prediction.name,
+        "truth": list(truth),
+        "missed": [label for label in truth if label not in prediction.labels],
+        "wrong": sum(not one["right"] for one in predicted),
+        "predicted": predicted,
+    }
+
+
+def issues_to_show(issues: Sequence[LabelIssue], kind: str, most: int) -> list[LabelIssue]:
+    return few_of_each((issue for issue in issues if issue.kind == kind), lambda issue: issue.column, most)
+
+
+def data_problems(found: Inspection, run: MeasuredRun) -> list[str]:
+    """What is wrong with the data, and with how the model fits it."""
+    said = list(found.problems)
     bad = run.evaluation.bad_images
     if bad:
         first = f"{bad[0].path} ({bad[0].reason})"
-        said.insert(0, f"{len(bad)} of the measured images cannot be decoded and are left out, the first: {first}.")
+        said.insert(0, f"left out: {counted(len(bad), 'image')} that cannot be decoded, the first: {first}.")
     for names, words in (
-        (run.evaluation.labels_not_in_data, "labels of the model are not in the data and are not measured"),
-        (run.evaluation.labels_ignored, "labels of the data are unknown to the model and ignored"),
+        (run.evaluation.labels_not_in_data, "of the model that the data does not have (not measured)"),
+        (run.evaluation.labels_ignored, "of the data that the model does not have (ignored)"),
     ):
         if names:
-            said.append(f"{len(names)} {words}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}.")
-    body = tag("ul", *(tag("li", line) for line in said)) if said else tag("p", "None found.")
-    intro = (
-        f"{found.images:,} images, {len(found.labels):,} labels, {found.mean_labels_per_image:.2f} labels per image; "
-        f"{', '.join(f'{name} {number:,}' for name, number in found.splits.items() if name) or 'no splits'}."
-    )
-    return Section("Problems in the data", body, intro)
-
-
-def _ends(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    if len(rows) <= SHOWN:
-        return rows, ""
-    half = SHOWN // 2
-    return rows[:half] + rows[-half:], f" Shown: the {half} best and the {half} worst of {len(rows):,} labels."
-
-
-def _one(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else f"{value:.1f}"
+            said.append(f"{counted(len(names), 'label')} {words}: {shortened(names, 8)}.")
+    return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +15,14 @@ from pydantic import Field
 from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.images import is_image
 from labelwise.runtime.prediction import Evidence, TaggerConfig
 from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
 
 FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
 OUT, ATTENTION, GATES = "out", "attention", "gates"  # the outputs of the network in the file
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 ExportFormat = Literal["onnx", "openvino", "torch"]
 FILES: dict[ExportFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
 
@@ -109,6 +112,15 @@ class ExportedModel:
             inside = None
         if inside != list(self.config.labels):
             raise LabelwiseError(f"the labels in {str(path)!r} are not those in {CONFIG}; export the model again")
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name that is no local path can be a model on the hub. Beside a folder `runs`, `runs/frist` is a slip.
+
+    >>> is_hub_id("owner/name"), is_hub_id("photo"), is_hub_id("./runs/first"), is_hub_id("owner/phto.jpg")
+    (True, False, False, False)
+    """
+    return bool(_HUB_ID.fullmatch(name)) and not is_image(Path(name).name) and not Path(name).parent.is_dir()
 
 
 def find_export(source: str | Path) -> ExportedModel | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, did_you_mean
+from labelwise.runtime.exported import is_hub_id
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
@@ -33,6 +34,9 @@ def find_folder(
         )
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
+    if not is_hub_id(str(source)):
+        guess = did_you_mean(path)
+        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'{guess}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -48,9 +52,7 @@ def find_folder(
                 allow_patterns=[CONFIG, CARD, WEIGHTS, *EXPORTS],
             )
         )
-    except HFValidationError:
-        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         offline = isinstance(error, LocalEntryNotFoundError)
         why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
         raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None

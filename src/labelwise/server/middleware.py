@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.server.uploads import error_body
@@ -17,6 +19,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
+@dataclass(frozen=True)
 class ApiKeyMiddleware:
     """Refuses requests without the API key; counts and logs all.
 
@@ -28,21 +31,15 @@ class ApiKeyMiddleware:
         log: Called with one line per request.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        key: str | None,
-        open_paths: Container[str],
-        metrics: Metrics,
-        log: Callable[[str], None] | None = None,
-    ) -> None:
-        self._app, self._open_paths, self._metrics, self._log = app, open_paths, metrics, log
-        self._key = None if key is None else key.encode()
+    app: ASGIApp
+    key: str | None
+    open_paths: Container[str]
+    metrics: Metrics
+    log: Callable[[str], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         start, status = time.perf_counter(), 500
 
@@ -54,34 +51,34 @@ class ApiKeyMiddleware:
 
         try:
             if self._may_pass(scope):
-                await self._app(scope, receive, send_and_note)
+                await self.app(scope, receive, send_and_note)
             else:
-                await _refuse(send_and_note)
+                await _REFUSAL(scope, receive, send_and_note)
         finally:
             last = scope["path"].rpartition("/")[2]
             endpoint = last if last in _ENDPOINTS else "other"  # paths that clients invent must not become metrics
             seconds = time.perf_counter() - start
-            self._metrics.answered(endpoint, status, seconds)
-            if self._log is not None:
+            self.metrics.answered(endpoint, status, seconds)
+            if self.log is not None:
                 # The path as sent, percent-encoded: it cannot contain a line break that forges a line.
                 address = scope["raw_path"].decode("ascii", "replace")
-                self._log(f"{scope['method']} {address} {status} {1e3 * seconds:.0f} ms")
+                self.log(f"{scope['method']} {address} {status} {1e3 * seconds:.0f} ms")
 
     def _may_pass(self, scope: Scope) -> bool:
-        if self._key is None or scope["path"] in self._open_paths:
+        if self.key is None or scope["path"] in self.open_paths:
             return True
         headers = Headers(scope=scope)
         given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         # In constant time: the duration must not reveal how much of a guess was right.
-        return hmac.compare_digest(given.encode("latin-1"), self._key)
+        return hmac.compare_digest(given.encode("latin-1"), self.key.encode())
 
 
-async def _refuse(send: Send) -> None:
-    body = error_body("this server requires an API key; send it in the header X-API-Key")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"www-authenticate", b"Bearer"), (b"connection", b"close")]  # the request body is not read
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+_REFUSAL = Response(
+    error_body("this server requires an API key; send it in the header X-API-Key"),
+    401,
+    {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the request body is not read
+    media_type="application/json",
+)
 
 
 class Metrics:

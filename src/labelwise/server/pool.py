@@ -9,7 +9,8 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.server import protocol as wire
@@ -22,26 +23,24 @@ _LONGEST_PAUSE = 30.0  # seconds between attempts to start a worker that keeps d
 _LOOK = 1.0  # seconds between checks for hanging workers
 
 
-class Answer(NamedTuple):
-    status: int
-    text: bytes
-
-
+@dataclass
 class QueuedImage:
     """An accepted image, until it is answered."""
 
-    def __init__(self, number: int, options: bytes, body: bytes, answer: asyncio.Future[Answer]) -> None:
-        self.number, self.options, self.body, self.answer = number, options, body, answer
-        self.deaths = 0
+    number: int
+    options: bytes
+    body: bytes
+    answer: asyncio.Future[Reply]
+    deaths: int = 0  # of workers that had it in work
 
 
+@dataclass
 class _Slot:
     """The place of one worker; a dead worker is replaced in it."""
 
-    def __init__(self) -> None:
-        self.worker: WorkerProcess | None = None  # None until one is ready
-        self.images: dict[int, QueuedImage] = {}  # in work
-        self.heard = 0.0  # when it last answered or was given work
+    worker: WorkerProcess | None = None  # None until one is ready
+    images: dict[int, QueuedImage] = field(default_factory=dict)  # in work
+    heard: float = 0.0  # when it last answered or was given work
 
     @property
     def has_suspect(self) -> bool:
@@ -88,11 +87,11 @@ class Pool:
     def has_room(self, images: int) -> bool:
         return self.unanswered + images <= self._settings.queue
 
-    def submit(self, options: dict[str, Any], body: bytes) -> asyncio.Future[Answer]:
+    def submit(self, options: dict[str, Any], body: bytes) -> asyncio.Future[Reply]:
         """Accept an image; the caller has checked `has_room`."""
         loop = asyncio.get_running_loop()
         self._numbers += 1
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answer: asyncio.Future[Reply] = loop.create_future()
         image = QueuedImage(self._numbers, json.dumps(options).encode(), body, answer)
         late = loop.call_later(self._settings.timeout, self._refuse, image, "took too long; try again later")
         answer.add_done_callback(lambda _: self._done(late))
@@ -110,7 +109,7 @@ class Pool:
 
     def _refuse(self, image: QueuedImage, reason: str) -> None:
         if not image.answer.done():
-            image.answer.set_result(Answer(503, f"the image {reason}".encode()))
+            image.answer.set_result(Reply(image.number, 503, f"the image {reason}".encode()))
 
     def _hand_out(self) -> None:
         """Give waiting images to the workers that have least to do."""
@@ -195,7 +194,7 @@ class Pool:
         image = slot.images.pop(reply.number)
         slot.heard = asyncio.get_running_loop().time()
         if not image.answer.done():
-            image.answer.set_result(Answer(reply.status, reply.text))
+            image.answer.set_result(reply)
         self._hand_out()
 
     async def _watch(self) -> None:

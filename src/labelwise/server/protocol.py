@@ -18,7 +18,6 @@ from labelwise.server.settings import KEY_VARIABLE, ServeSettings
 
 _TO_WORKER = struct.Struct("!QII")  # number of the job, length of its options, length of the image
 _TO_FRONT = struct.Struct("!QHI")  # number of the job (0: an event), HTTP status, length of the text
-REPLY_HEAD = _TO_FRONT.size
 EVENT = 0
 _GOODBYE = 5.0  # seconds in which a worker may exit by itself
 
@@ -37,11 +36,6 @@ class Reply(NamedTuple):
     text: bytes
 
 
-def pack_job_head(number: int, options: bytes, body: bytes) -> bytes:
-    """Everything but the image itself, which is long and need not be copied."""
-    return _TO_WORKER.pack(number, len(options), len(body)) + options
-
-
 def read_job(stream: BinaryIO) -> Job | None:
     """The next job; None when the front has closed the pipe or died."""
     head = stream.read(_TO_WORKER.size)
@@ -55,12 +49,6 @@ def read_job(stream: BinaryIO) -> Job | None:
 
 def pack_reply(reply: Reply) -> bytes:
     return _TO_FRONT.pack(reply.number, reply.status, len(reply.text)) + reply.text
-
-
-def unpack_reply_head(head: bytes) -> tuple[int, int, int]:
-    """Number of the job, status, and the length of the text that follows."""
-    number, status, length = _TO_FRONT.unpack(head)
-    return number, status, length
 
 
 def event(**content: Any) -> Reply:
@@ -92,13 +80,13 @@ class WorkerProcess:
     def send(self, number: int, options: bytes, body: bytes) -> None:
         """Never blocks: what the worker has not read yet is buffered; the pool limits how much that is."""
         with suppress(RuntimeError, ConnectionError):  # it has just died; the pool notices by the end of its replies
-            self._to.write(pack_job_head(number, options, body))
-            self._to.write(body)
+            self._to.write(_TO_WORKER.pack(number, len(options), len(body)) + options)
+            self._to.write(body)  # by itself: it is long and need not be copied
 
     async def receive(self) -> Reply | None:
         """The next reply; None when the worker is dead."""
         try:
-            number, status, length = unpack_reply_head(await self._from.readexactly(REPLY_HEAD))
+            number, status, length = _TO_FRONT.unpack(await self._from.readexactly(_TO_FRONT.size))
             return Reply(number, status, await self._from.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from starlette.routing import Route
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.runtime.prediction import check_threshold
 from labelwise.server import schema
 from labelwise.server.middleware import Metrics
-from labelwise.server.pool import Answer, Pool
+from labelwise.server.pool import Pool
+from labelwise.server.protocol import Reply
 from labelwise.server.settings import MOST_MAPS, ServeSettings
 from labelwise.server.uploads import Problem, Upload, UploadReader, busy
 
@@ -79,7 +81,7 @@ class Service:
                 raise Problem(answer.status, answer.text.decode())
             return json_response(answer.text)
 
-    async def _ask(self, uploads: list[Upload], options: dict[str, Any]) -> list[Answer]:
+    async def _ask(self, uploads: list[Upload], options: dict[str, Any]) -> list[Reply]:
         if self.stopping:
             raise Problem(503, "the server is stopping; retry elsewhere").closing()
         if not self.pool.has_room(len(uploads)):
@@ -89,7 +91,7 @@ class Service:
         )
 
 
-def joined(model: str, uploads: list[Upload], answers: list[Answer]) -> bytes:
+def joined(model: str, uploads: list[Upload], answers: list[Reply]) -> bytes:
     """The response for several images. An image that cannot be used gets an error beside the others' results; if none
     can be used, or the server failed on one, the whole request fails."""
     failed = [answer for answer in answers if answer.status != HTTPStatus.OK]
@@ -133,14 +135,7 @@ def add_pages(app: FastAPI) -> list[str]:
         files["/"] = files["/index.html"]
     files |= _DOCS
     for address, path in files.items():
-        _add_file(app, address, path)
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        page = Response(path.read_bytes(), headers=_HEADERS, media_type=kind)
+        app.router.routes.append(Route(address, page, methods=["GET"], include_in_schema=False))
     return list(files)
-
-
-def _add_file(app: FastAPI, address: str, path: Path) -> None:
-    content, kind = path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-
-    async def send(_: Request) -> Response:
-        return Response(content, headers=_HEADERS, media_type=kind)
-
-    app.add_route(address, send, methods=["GET"], include_in_schema=False)

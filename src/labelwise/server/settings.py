@@ -24,18 +24,32 @@ class ModelSource(Config):
 
 
 class ServeSettings(Config):
-    """What the front and the workers share. The API key is not among it: no worker needs it."""
+    """What the front and the workers share. The API key is not among it: no worker needs it.
 
-    models: tuple[ModelSource, ...] = Field(min_length=1)  # the first one is the default
+    Args:
+        models: The models; the first one is the default.
+        engine: What runs them.
+        workers: Processes that hold the models, each with its share of the cores. One is the most efficient and uses
+            all cores. With two, one goes on while the other is restarted.
+        batch_size: Most images of several requests in one batch.
+        max_wait: Milliseconds that an image waits for others to share its batch.
+        max_bytes: Largest request; larger ones get status 413.
+        max_pixels: Largest image, by its header; larger ones get status 413 before anything is decoded.
+        max_files: Most images per request; more get status 413.
+        timeout: Seconds after which an image without an answer gets status 503.
+        queue: Most images that wait for an answer; more get status 429.
+    """
+
+    models: tuple[ModelSource, ...] = Field(min_length=1)
     engine: EngineName = "auto"
     workers: int = Field(default=1, ge=1)
     batch_size: int = Field(default=32, ge=1)
-    max_wait: float = Field(default=10.0, ge=0)  # ms that an image waits for others to share its batch
-    max_bytes: int = Field(default=32_000_000, ge=1)  # of a request's body
-    max_pixels: int = Field(default=50_000_000, ge=1)  # of an image, by its header
-    max_files: int = Field(default=32, ge=1)  # images in one multipart request
-    timeout: float = Field(default=60.0, gt=0)  # seconds from the last byte of a request to its answer
-    queue: int = Field(default=256, ge=1)  # images that are accepted and not answered yet
+    max_wait: float = Field(default=10.0, ge=0)
+    max_bytes: int = Field(default=32_000_000, ge=1)
+    max_pixels: int = Field(default=50_000_000, ge=1)
+    max_files: int = Field(default=32, ge=1)
+    timeout: float = Field(default=60.0, gt=0)
+    queue: int = Field(default=256, ge=1)
 
     @model_validator(mode="after")
     def _a_full_request_fits(self) -> Self:

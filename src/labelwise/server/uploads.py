@@ -6,11 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from labelwise.server.settings import ServeSettings
@@ -89,63 +88,35 @@ def parse_multipart(content_type: str, body: bytes, max_files: int) -> list[Uplo
     boundary = options.get(b"boundary")
     if not boundary:
         raise Problem(422, "the multipart request has no boundary; let your HTTP library set the content type")
-    collector = _Collector(max_files)
+    uploads: list[Upload] = []
+    parts = 0
+
+    def add(field: bytes | None, file_name: bytes | None, content: bytes) -> None:
+        nonlocal parts
+        parts += 1
+        if parts > max_files + _OTHER_PARTS:
+            raise Problem(413, f"the form has more than {max_files + _OTHER_PARTS} parts; send fewer")
+        if field != FIELD.encode():
+            return
+        if len(uploads) == max_files:
+            raise Problem(413, f"the request has more than {max_files} images; send them in several requests")
+        uploads.append(Upload(None if file_name is None else file_name.decode("utf-8", "replace"), content))
+
     try:
-        parser = MultipartParser(boundary, collector.callbacks())
+        parser = FormParser(
+            "multipart/form-data",
+            on_field=lambda field: add(field.field_name, None, field.value or b""),
+            on_file=lambda file: add(file.field_name, file.file_name, file.file_object.getvalue()),  # type: ignore[union-attr]
+            boundary=boundary,
+            config={"MAX_MEMORY_FILE_SIZE": len(body)},  # never on disk
+        )
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
         raise Problem(422, f"the multipart request is malformed ({' '.join(str(error).split())})") from None
-    if not collector.uploads:
+    if not uploads:
         raise Problem(422, f"the request has no images; name the form parts {FIELD!r}")
-    return collector.uploads
-
-
-@dataclass
-class _Collector:
-    """Collects the pieces that the parser reports."""
-
-    max_files: int
-    uploads: list[Upload] = field(default_factory=list)
-    _parts: int = 0
-    _header: list[bytes] = field(default_factory=lambda: [b"", b""])
-    _disposition: bytes = b""
-    _pieces: list[bytes] = field(default_factory=list)
-
-    def callbacks(self) -> Any:
-        return {
-            "on_part_begin": self._begin,
-            "on_header_field": lambda data, start, end: self._grow(0, data[start:end]),
-            "on_header_value": lambda data, start, end: self._grow(1, data[start:end]),
-            "on_header_end": self._end_header,
-            "on_part_data": lambda data, start, end: self._pieces.append(data[start:end]),
-            "on_part_end": self._end,
-        }
-
-    def _begin(self) -> None:
-        self._parts += 1
-        if self._parts > self.max_files + _OTHER_PARTS:
-            raise Problem(413, f"the form has more than {self.max_files + _OTHER_PARTS} parts; send fewer")
-        self._disposition, self._pieces = b"", []
-
-    def _grow(self, part: int, piece: bytes) -> None:
-        self._header[part] += piece
-
-    def _end_header(self) -> None:
-        name, value = self._header
-        if name.lower() == b"content-disposition":
-            self._disposition = value
-        self._header = [b"", b""]
-
-    def _end(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        if options.get(b"name") != FIELD.encode():
-            return
-        if len(self.uploads) == self.max_files:
-            raise Problem(413, f"the request has more than {self.max_files} images; send them in several requests")
-        file_name = options.get(b"filename")
-        name = None if file_name is None else file_name.decode("utf-8", "replace")
-        self.uploads.append(Upload(name, b"".join(self._pieces)))
+    return uploads
 
 
 class Problem(Exception):  # noqa: N818  (most are the client's)

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, NamedTuple, TypeVar
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.server import protocol as wire
@@ -198,22 +198,20 @@ def main() -> None:
     first = wire.read_job(jobs)
     if first is None:
         return
-    threads = int(first.options["threads"])
+    settings, threads = ServeSettings.model_validate(first.options["settings"]), int(first.options["threads"])
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before PyTorch and the like are imported
     with suppress(BrokenPipeError):
-        store = _open(first.options, replies)
+        store = _open(settings, replies)
         if store is not None:
-            Worker(ServeSettings.model_validate(first.options["settings"]), store, replies, threads).run(jobs)
+            Worker(settings, store, replies, threads).run(jobs)
 
 
-def _open(options: dict[str, Any], replies: _ReplyStream) -> ModelStore | None:
+def _open(settings: ServeSettings, replies: _ReplyStream) -> ModelStore | None:
     """Load the models; None if that fails, after telling the front why in one line."""
     from labelwise.server.models import ModelStore
 
     try:
-        store = ModelStore(
-            ServeSettings.model_validate(options["settings"]), lambda text: replies.send(wire.event(say=text))
-        )
+        store = ModelStore(settings, lambda text: replies.send(wire.event(say=text)))
     except LabelwiseError as error:
         replies.send(wire.event(error=str(error)))
     except Exception as error:  # whatever a hostile or broken folder causes: one line

@@ -3,7 +3,6 @@ they stopped, and a failure is recorded while the others go on."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from labelwise.analysis.measured import measure_runs
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import write_csv
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.plan import PlannedRun
@@ -37,14 +37,19 @@ class Outcome:
     Attributes:
         planned: The run.
         status: How far it is.
-        reason: Of a failure, in one line.
+        error: Why it failed.
         measured: Of a finished run: its evaluation and complexity as plain values.
     """
 
     planned: PlannedRun
     status: Status
-    reason: str = ""
+    error: LabelwiseError | None = None
     measured: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str:
+        """Of a failure, in one line."""
+        return " ".join(str(self.error or "").split())[:300]
 
 
 def status_of(folder: Path, planned: PlannedRun) -> Status:
@@ -79,8 +84,10 @@ def run_sweep(
         The outcomes, in the order of the runs.
     """
     outcomes = {planned.name: Outcome(planned, status_of(out / planned.name, planned)) for planned in runs}
-    steps = _one_by_one if jobs == 1 else _several(jobs)
-    for number, outcome in steps(list(outcomes.values()), out, test_split, tell):
+    steps = _one_by_one(list(outcomes.values()), out, test_split, tell)
+    if jobs > 1:
+        steps = _several(jobs, list(outcomes.values()), out, test_split)
+    for number, outcome in steps:
         outcomes[outcome.planned.name] = outcome
         tell(outcome, number)
     return list(outcomes.values())
@@ -95,25 +102,20 @@ def _one_by_one(
         yield number, run_one(outcome, out, test_split)
 
 
-def _several(jobs: int) -> Callable[..., Iterator[tuple[int, Outcome]]]:
-    def steps(
-        waiting: Sequence[Outcome], out: Path, test_split: str | None, tell: Callable[[Outcome, int], None]
-    ) -> Iterator[tuple[int, Outcome]]:
-        # Fresh processes: a forked one would inherit PyTorch's threads in an unknown state.
-        pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_quiet_worker, initargs=(jobs,))
-        try:
-            numbers = {pool.submit(run_one, outcome, out, test_split): n for n, outcome in enumerate(waiting)}
-            for future in as_completed(numbers):
-                try:
-                    done = future.result()
-                except BrokenProcessPool:  # it also ends the others, which resume when the sweep is started again
-                    reason = "its process, or that of another run, was killed; was there too little memory?"
-                    done = replace(waiting[numbers[future]], status="failed", reason=reason)
-                yield numbers[future], done
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    return steps
+def _several(jobs: int, waiting: Sequence[Outcome], out: Path, test_split: str | None) -> Iterator[tuple[int, Outcome]]:
+    # Fresh processes: a forked one would inherit PyTorch's threads in an unknown state.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_quiet_worker, initargs=(jobs,))
+    try:
+        numbers = {pool.submit(run_one, outcome, out, test_split): n for n, outcome in enumerate(waiting)}
+        for future in as_completed(numbers):
+            try:
+                done = future.result()
+            except BrokenProcessPool:  # it also ends the others, which resume when the sweep is started again
+                killed = LabelwiseError("its process, or that of another run, was killed; was there too little memory?")
+                done = replace(waiting[numbers[future]], status="failed", error=killed)
+            yield numbers[future], done
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _quiet_worker(jobs: int) -> None:
@@ -134,9 +136,8 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
             train(planned.recipe, folder, resume=outcome.status == "interrupted")
         measured = None if test_split is None else measure_run(folder, planned, test_split)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        kind = "" if isinstance(error, LabelwiseError) else f"{type(error).__name__}: "
-        return replace(outcome, status="failed", reason=f"{kind}{reason}"[:300])
+        known = error if isinstance(error, LabelwiseError) else LabelwiseError(f"{type(error).__name__}: {error}")
+        return replace(outcome, status="failed", error=known)
     return replace(outcome, status="finished", measured=measured)
 
 
@@ -207,7 +208,4 @@ def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[s
     out.mkdir(parents=True, exist_ok=True)
     content = {"runs": list(rows), "over_seeds": list(summary)}
     atomic_write(out / "results.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    with (out / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(out / "results.csv", rows)

@@ -142,7 +142,8 @@ class Estimate:
             speed = f"{self.processes} x {self.gpu.name} at {self.utilisation:.0%} of its peak"
             time = f"{self.hours:,.1f} hours" if self.hours > 1 else f"{60 * self.hours:.1f} minutes"
             rows.append(("time", f"{time} on {speed}"))
-            advice = "no: try grad_checkpointing, smaller batches with accumulate, or more GPUs"
+            saving = "" if recipe.grad_checkpointing or model.freeze == "backbone" else "grad_checkpointing, "
+            advice = f"no: try {saving}smaller batches with accumulate, or more GPUs"
             rows.append(("fits", f"{'yes' if self.fits else advice} ({self.gpu.memory} GiB)"))
         return rows
 
