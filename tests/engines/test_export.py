@@ -200,6 +200,19 @@ def test_gradients_and_single_heads_need_the_model_itself(root: Path, copy: Path
     assert load(copy, engine="torch").family == "torch"
 
 
+def test_an_export_is_loaded_from_the_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def snapshot_download(name: str, **options: object) -> str:
+        asked.update(options, name=name)
+        return str(root / "onnx")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert load("ann/pets").family == "onnxruntime"
+    assert asked["name"] == "ann/pets"
+    assert "model.onnx" in asked["allow_patterns"]  # type: ignore[operator]
+
+
 # ---- folders that are damaged, mixed up or hostile
 
 
