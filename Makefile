@@ -36,6 +36,7 @@ test-slow: $(INSTALLED) ## Also run the tests that take minutes
 bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python -m benchmarks.speed all --out benchmarks/results
 	$(BIN)/python benchmarks/metrics.py --json benchmarks/results/metrics.json
+	$(BIN)/python benchmarks/first_second.py --json benchmarks/results/first-second.json
 	$(BIN)/python -m benchmarks.performance_page
 
 docs: $(INSTALLED) ## Build the documentation site in site/; a dead link is an error

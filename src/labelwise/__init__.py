@@ -12,10 +12,10 @@ Names are imported on first use, so that `import labelwise` (and `labelwise --he
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from labelwise import backbones, data, heads, losses, metrics
@@ -63,29 +63,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = ("backbones", "data", "heads", "losses", "metrics")
-_HOME = {
-    "api.cost": ("bench", "complexity", "estimate"),
-    "api.deployment": ("export", "push", "serve"),
-    "api.evaluation": ("evaluate", "report"),
-    "api.explanation": ("check_explanations", "explain", "explain_experts"),
-    "api.prediction": ("predict", "predict_job", "predict_stream"),
-    "api.training": ("sweep", "train"),
-    "model.checkpoints": ("load_checkpoint",),
-    "model.model": ("LabelModel", "create_model", "load_model"),
-    "engines.load": ("load",),
-    "runtime.tagger": ("Tagger",),
-    "training.run": ("Run",),
-}
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"labelwise.{name}")
-    if name in _MODULE_OF:
-        return getattr(import_module(f"labelwise.{_MODULE_OF[name]}"), name)
-    raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
+__getattr__ = lazy_imports(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import labelwise as lw
 from benchmarks.speed.__main__ import app
@@ -22,6 +23,7 @@ def _torch_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench") / "model"
+    torch.manual_seed(0)  # of a random model two labels may be equally good, and engines name either
     lw.create_model("resnet10t", "hsq", 5, weights="none", size=64, dim=32).save(folder)
     return folder
 

@@ -174,7 +174,6 @@ def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> N
 
 
 def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     image = folder / "sample" / "images" / "00000.jpg"
     explain(str(folder / "run"), str(image), out=tmp_path / "new" / "why.png", top=2)
     best = list(load(folder / "run").predict(image)[0].all_scores)[:2]
@@ -187,7 +186,7 @@ def test_explain_draws_and_says_what(folder: Path, tmp_path: Path, capsys: pytes
         explain(str(folder / "run"), str(image), out=tmp_path / "x.png", labels="boot")
     with pytest.raises(LabelwiseError, match="'gap' has no attention"):
         explain(str(folder / "gap"), str(image), out=tmp_path / "x.png", method="attention")
-    with pytest.raises(LabelwiseError, match=r"\.png, \.pdf or \.svg"):
+    with pytest.raises(LabelwiseError, match=r"\.jpg, \.pdf or \.svg"):
         explain(str(folder / "run"), str(image), out=tmp_path / "x.txt")
     with pytest.raises(LabelwiseError, match="is a folder"):
         explain(str(folder / "run"), str(image.parent), out=tmp_path / "x.png")

@@ -31,7 +31,7 @@ def test_plain_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_terminal_gets_a_bar_that_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=100, height=20)
+        "rich.console.Console", lambda **options: Console(file=screen, force_terminal=True, width=100, height=20)
     )
     assert list(track(range(3), "Fetching a.zip", unit="bytes")) == [0, 1, 2]
     assert "Fetching a.zip" in screen.getvalue()
@@ -44,10 +44,10 @@ def test_a_notebook_gets_a_bar_only_with_widgets(
     monkeypatch: pytest.MonkeyPatch, widgets: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     shown = []
-    monkeypatch.setattr(module, "Console", lambda **options: Console(file=io.StringIO(), force_jupyter=True))
+    monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=io.StringIO(), force_jupyter=True))
     monkeypatch.setattr(module, "find_spec", lambda name: object() if widgets else None)
-    monkeypatch.setattr(module.Progress, "start", lambda self: shown.append(self))
-    monkeypatch.setattr(module.Progress, "stop", lambda self: None)
+    monkeypatch.setattr("rich.progress.Progress.start", lambda self: shown.append(self))
+    monkeypatch.setattr("rich.progress.Progress.stop", lambda self: None)
     with progress_of("Predicting", 5) as advance:
         advance(5)
     assert bool(shown) == widgets

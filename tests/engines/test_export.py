@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import labelwise as lw
 from labelwise.cli.evaluate import evaluate as evaluate_command
 from labelwise.cli.export import export
 from labelwise.core.arrays import Floats
@@ -63,8 +62,7 @@ def test_an_exported_tagger_says_what_the_model_says(root: Path) -> None:
     for one, other in zip(expected.predict(root / "sample"), found.predict(root / "sample", batch_size=4), strict=True):
         assert other.labels == one.labels
         assert other.all_scores == pytest.approx(one.all_scores, abs=1e-5)
-    with pytest.raises(LabelwiseError, match="only predicts; load the model"):
-        found.predict(root / "sample")[0].attention("dog")
+        np.testing.assert_allclose(other.attention("dog"), one.attention("dog"), atol=1e-4)
     with pytest.raises(LabelwiseError, match="labels of the exported model"):
         load(root / "onnx", labels=["kite"])
 
@@ -119,27 +117,14 @@ def test_everything_is_inside_the_file_too(root: Path) -> None:
     assert sorted(file.name for file in (root / "onnx").iterdir()) == ["config.json", "model.onnx"]
 
 
-def test_predicting_from_an_exported_model_imports_no_torch(root: Path) -> None:
-    picture = next((root / "sample" / "images").iterdir())
-    code = (
-        "import sys\nfrom labelwise.cli import main\n"
-        "try: main(['predict', *sys.argv[1:]])\n"
-        "except SystemExit as done: assert not done.code\n"
-        "assert 'onnxruntime' in sys.modules\n"
-        "assert not {'torch', 'timm', 'torchvision', 'onnx'} & set(sys.modules)\n"
-    )
-    command = [sys.executable, "-c", code, str(root / "onnx"), str(picture)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert picture.name in done.stdout
-
-
 def test_nothing_is_written_if_the_outputs_differ(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
         family = "onnxruntime"
 
-        def __call__(self, images: Floats) -> Floats:
-            return np.zeros((len(images), len(LABELS)), np.float32)
+        def outputs(self, images: Floats) -> dict[str, Floats]:
+            evidence = small_model().evidence(images)  # of the same weights: only the maps are wrong
+            assert evidence.attention is not None
+            return {"out": evidence.logits, "attention": evidence.attention[..., ::-1], "gates": evidence.gates}
 
     monkeypatch.setattr("labelwise.engines.export.convert", lambda *_, **__: tmp_path / "x")
     monkeypatch.setattr("labelwise.engines.export.open_file", lambda *_: Wrong())
@@ -160,6 +145,72 @@ def test_only_an_export_is_replaced(root: Path, tmp_path: Path) -> None:
         load_model(root / "onnx")
     with pytest.raises(LabelwiseError, match="INT8 needs a dataset"):
         export(str(root / "model"), out=tmp_path / "x", int8=True)
+
+
+def test_without_maps_and_with_16_bit_weights(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The traced network again: tracing takes most of the time.
+    monkeypatch.setattr("labelwise.engines.convert._traced", lambda *_: None)
+    asked = []
+
+    def write(program: None, path: Path, metadata: str, outputs: tuple[str, ...]) -> None:
+        asked.append(outputs)
+        shutil.copy(root / "onnx" / "model.onnx", path)
+
+    monkeypatch.setattr("labelwise.engines.convert._write_onnx", write)
+    export(str(root / "model"), out=tmp_path / "half", half=True)
+    assert "float16, 5 labels, with attention and gates" in capsys.readouterr().out
+    picture = next((root / "sample" / "images").iterdir())
+    half, whole = load(tmp_path / "half"), load(root / "onnx")
+    (one,), (other,) = half.predict(picture), whole.predict(picture)
+    assert one.all_scores == pytest.approx(other.all_scores, abs=1e-2)
+    assert one.all_scores != other.all_scores
+    np.testing.assert_allclose(one.attention("cat"), other.attention("cat"), atol=1e-2)
+    sizes = [(tmp_path / name).stat().st_size for name in ("half/model.onnx", root / "onnx" / "model.onnx")]
+    assert sizes[0] < 0.8 * sizes[1]  # a small network is mostly its graph
+    export(str(root / "model"), out=tmp_path / "plain", maps=False)
+    assert "5 labels, any batch size" in capsys.readouterr().out
+    assert asked == [("out", "attention", "gates"), ("out",)]
+    with pytest.raises(LabelwiseError, match="has no maps of where it looked; export it again"):
+        load(tmp_path / "plain").predict(picture)[0].attention("dog")
+    with pytest.raises(LabelwiseError, match="16-bit weights are for onnx"):
+        export(str(root / "model"), out=tmp_path / "x", half=True, format="torch")
+
+
+def test_experts_of_an_export_are_those_of_the_model(root: Path) -> None:
+    table = make_sample(root / "sample", images=6, size=50)
+    found = lw.explain_experts(table, root / "onnx", split="all")
+    expected = lw.explain_experts(table, root / "model", split="all", workers=0)
+    assert (found.names, found.experts, found.images) == (expected.names, expected.experts, expected.images)
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-4)
+
+
+def test_gradients_and_single_heads_need_the_model_itself(root: Path, copy: Path) -> None:
+    picture = next((root / "sample" / "images").iterdir())
+    for options in ({"method": "grad-cam"}, {"attention_head": 1}):
+        with pytest.raises(LabelwiseError, match="without weights for PyTorch; load the model"):
+            lw.explain(picture, root / "onnx", **options)
+    shutil.copytree(root / "model", copy / "pytorch")  # as the bundled tagger has it
+    expected = lw.explain(picture, root / "model", method="grad-cam", labels=["dog"])
+    found = lw.explain(picture, copy, method="grad-cam", labels=["dog"])
+    np.testing.assert_allclose(found.maps["dog"], expected.maps["dog"])
+    assert load_model(copy).labels == LABELS
+    assert load(copy).family == "onnxruntime"
+    assert load(copy, engine="torch").family == "torch"
+
+
+def test_an_export_is_loaded_from_the_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def snapshot_download(name: str, **options: object) -> str:
+        asked.update(options, name=name)
+        return str(root / "onnx")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert load("ann/pets").family == "onnxruntime"
+    assert asked["name"] == "ann/pets"
+    assert "model.onnx" in asked["allow_patterns"]  # type: ignore[operator]
 
 
 # ---- folders that are damaged, mixed up or hostile
@@ -232,7 +283,7 @@ def test_other_formats(kind: str, root: Path, tmp_path: Path, monkeypatch: pytes
         pytest.importorskip("openvino")
         # It is made from ONNX, and tracing the model again would take most of the time.
         monkeypatch.setattr("labelwise.engines.convert._traced", lambda *_: None)
-        again = lambda _, path, __: shutil.copy(root / "onnx" / "model.onnx", path)  # noqa: E731
+        again = lambda _, path, *__: shutil.copy(root / "onnx" / "model.onnx", path)  # noqa: E731
         monkeypatch.setattr("labelwise.engines.convert._write_onnx", again)
     about = export_model(load_model(root / "model"), kind, tmp_path / "out")  # type: ignore[arg-type]
     assert about.difference is not None

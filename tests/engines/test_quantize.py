@@ -33,7 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _traced_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tracing the network takes most of an export's time."""
 
-    def copied(program: object, path: Path, metadata: str) -> None:
+    def copied(program: object, path: Path, *_: object) -> None:
         shutil.copy(root / "float" / "model.onnx", path)
 
     monkeypatch.setattr("labelwise.engines.convert._traced", lambda *_: None)

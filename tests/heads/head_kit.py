@@ -17,6 +17,7 @@ from torch.export import Dim
 
 from labelwise import heads
 from labelwise.core.errors import LabelwiseError
+from labelwise.engines.convert import HeadOutputs, outputs_of
 
 # Prime numbers that are no layer's width, so that a tensor's shape tells whether it is indexed by label.
 LABELS = 13
@@ -90,11 +91,17 @@ class HeadKit:
         torch.testing.assert_close(compiled(x), head(x), atol=1e-5, rtol=1e-4)
 
     def test_exports_with_any_batch_and_image_size(self) -> None:
+        """With all that `labelwise export` writes: logits, attention and gates."""
         head = self.head()
         sizes = {0: Dim("batch", max=64), 2: Dim("height", max=64), 3: Dim("width", max=64)}
-        program = torch.export.export(head, (torch.randn(2, CHANNELS, 4, 5),), dynamic_shapes=(sizes,))
+        program = torch.export.export(HeadOutputs(head), (torch.randn(2, CHANNELS, 4, 5),), dynamic_shapes=(sizes,))
         x = torch.randn(3, CHANNELS, 7, 6)
-        torch.testing.assert_close(program.module()(x), head(x), atol=1e-5, rtol=1e-4)
+        details, found = head.details(x), dict(zip(outputs_of(head.config), program.module()(x), strict=True))
+        torch.testing.assert_close(found["out"], head(x), atol=1e-5, rtol=1e-4)
+        if head.has_attention:
+            torch.testing.assert_close(found["attention"][:, -1], details.attention, atol=1e-4, rtol=0)
+        if head.has_experts:
+            torch.testing.assert_close(found["gates"][:, 0], details.gates[0], atol=1e-4, rtol=0)
 
     def test_bf16_autocast_stays_close(self) -> None:
         head, x = self.head().train(), torch.randn(4, CHANNELS, 4, 4)

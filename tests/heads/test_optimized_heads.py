@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise import heads
 from labelwise.heads.base import Recorder
+from labelwise.heads.folding import AbsorbedAttention, cheapest_reading
 from labelwise.heads.layers import Attention
-from labelwise.heads.optimize import AbsorbedAttention, cheapest_reading
 
 CHANNELS, LABELS = 24, 13
 WORDS = torch.randn(LABELS, 10, generator=torch.Generator().manual_seed(0))

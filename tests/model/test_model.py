@@ -82,7 +82,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.
     def full_disk(*args: object, **kwargs: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("labelwise.model.folder.save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
         small_model("csra").save(tmp_path / "m")
     assert lw.load_model(tmp_path / "m").config == model.config

@@ -85,9 +85,10 @@ def test_a_model_predicts_and_explains_and_is_no_model_to_keep(backbone: str, si
     assert fast.eval() is fast
     # A `Model` for the tagger, in NumPy.
     torch.testing.assert_close(torch.from_numpy(fast.logits(images.numpy())), model(images), **TOLERANCE)
-    found = fast.maps(images.numpy())
-    assert found is not None
-    torch.testing.assert_close(torch.from_numpy(found[0])[:, found[1]], mine)
+    evidence = fast.evidence(images.numpy())
+    maps = evidence.maps()
+    assert maps is not None
+    torch.testing.assert_close(torch.from_numpy(maps)[:, evidence.label_query], mine)
     with pytest.raises(LabelwiseError, match=r"an optimised model cannot be trained.*the model that it was made from"):
         fast.train()
     # `save(compact=True)` once wrote a folder that cannot be loaded, and `from_pretrained` was inherited and failed.

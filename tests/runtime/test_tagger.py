@@ -302,7 +302,7 @@ def test_options_for_the_hub_arrive_there(tagger: Tagger, tmp_path: Path, monkey
         given.update(options, name=name)
         return str(tmp_path / "model")
 
-    monkeypatch.setattr("labelwise.model.folder.snapshot_download", snapshot_download)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert load("ann/pets", revision="v1", token=False).labels == LABELS
     assert (given["name"], given["revision"], given["token"]) == ("ann/pets", "v1", False)
     with pytest.raises(TypeError, match="revison"):

@@ -20,7 +20,7 @@ from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import OWN_PHOTOS, save_recipe
-from labelwise.training.setup import open_tables
+from labelwise.training.tables import open_tables
 from labelwise.training.train import train
 
 SMALL: dict[str, Any] = {

@@ -22,7 +22,7 @@ from labelwise.evaluation import predict_logits
 from labelwise.training import Recipe, load_recipe
 from labelwise.training.display import Display
 from labelwise.training.recipe import DataRecipe
-from labelwise.training.setup import usable_part
+from labelwise.training.tables import usable_part
 from labelwise.training.train import train
 
 UNSEEN = ("fish", "tree")

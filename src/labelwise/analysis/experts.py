@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.progress import track
+from labelwise.data.decode import decode_many
+from labelwise.data.images import BadImageError, OnBadImage
+from labelwise.data.preprocessing import InputTransform
 from labelwise.data.table import LabelTable
-from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.heads import GateMeter
+from labelwise.engines.load import full_config
 from labelwise.model.config import ModelConfig
-from labelwise.model.folder import find_folder, read_config
-from labelwise.model.model import LabelModel
+from labelwise.model.folder import read_config
+from labelwise.runtime.exported import GATES, ExportedModel
+from labelwise.runtime.folder import find_folder
 from labelwise.training.run import read_gates
+
+if TYPE_CHECKING:
+    from labelwise.evaluation.inference import InferenceOptions
+    from labelwise.heads import GateMeter
+    from labelwise.model.model import LabelModel
 
 
 class Merge(NamedTuple):
@@ -210,12 +219,55 @@ def expert_use(
         run: A run folder, whose recorded history is added.
         **inference: Options of `predict_logits`.
     """
+    from labelwise.evaluation.inference import predict_logits
+    from labelwise.heads import GateMeter
+
     shared = check_has_experts(model.config)
     with GateMeter(model.head) as meter:
         predict_logits(model, table, **inference)
     use = measured_use(model, meter)
     assert use is not None
     return replace(use, data=table.source, history=() if run is None else _history(Path(run), shared))
+
+
+def exported_use(
+    model: ExportedModel,
+    table: LabelTable,
+    *,
+    batch_size: int = 32,
+    on_bad_image: OnBadImage = "error",
+    progress: bool = True,
+) -> ExpertUse:
+    """`expert_use` of an exported model, from the gates that it gives; without PyTorch.
+
+    Args:
+        model: An export with maps, of a model whose head has experts.
+        table: The images.
+        batch_size: Images per batch.
+        on_bad_image: `skip` leaves out images that cannot be decoded.
+        progress: Whether to show progress.
+    """
+    config = full_config(model)
+    shared = check_has_experts(config)
+    if GATES not in model.about.outputs:
+        raise LabelwiseError(f"{str(model.folder)!r} was exported without maps and gates; export it again with them")
+    total: Doubles | None = None  # [layers, K, n_t + n_s]
+    query, images = np.arange(0), 0
+    decoded = track(decode_many(table.images, InputTransform(config.preprocessing)), "Evaluating", len(table), progress)
+    while batch := list(islice(decoded, batch_size)):
+        bad = next((result for _, result in batch if isinstance(result, BadImageError)), None)
+        if bad is not None and on_bad_image == "error":
+            raise bad.skippable()
+        inputs = [result for _, result in batch if not isinstance(result, BadImageError)]
+        if inputs:
+            evidence = model.evidence(np.stack(inputs))
+            assert evidence.gates is not None
+            seen = evidence.gates.astype(np.float64).sum(axis=0)
+            total, query, images = seen if total is None else total + seen, evidence.label_query, images + len(inputs)
+    if total is None:
+        raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
+    names = row_names(config.labels, query)
+    return ExpertUse(names, in_figure_order(total / images, shared), shared, images, table.source)
 
 
 def measured_use(model: LabelModel, meter: GateMeter) -> ExpertUse | None:

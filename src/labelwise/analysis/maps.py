@@ -16,6 +16,7 @@ from labelwise.heads import list_heads, preset
 from labelwise.loading.augment import eval_transform
 from labelwise.model.model import LabelModel
 from labelwise.model.network import evaluating
+from labelwise.runtime.prediction import attention_caption
 
 Method = Literal["attention", "grad-cam"]
 
@@ -112,8 +113,7 @@ def map_caption(model: LabelModel, method: Method | None, layer: int | None, hea
     """What a map shows, as a caption."""
     if (method or natural_method(model)) == "grad-cam":
         return "Grad-CAM"
-    heads = "mean of the heads" if head is None else f"head {head}"
-    return f"attention of {'the last layer' if layer is None else f'layer {layer}'}, {heads}"
+    return attention_caption(layer, head)
 
 
 def _index(what: str, number: int | None, count: int, default: int = 0) -> int:

@@ -25,11 +25,11 @@ from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
 from labelwise.model.config import ModelConfig
-from labelwise.model.folder import CONFIG, WEIGHTS
+from labelwise.runtime.folder import CONFIG, WEIGHTS
 from labelwise.runtime.prediction import decide, probabilities
 from labelwise.training.display import Display
 from labelwise.training.run import Run, with_splits_of_run
-from labelwise.training.setup import open_tables
+from labelwise.training.tables import open_tables
 
 FORMAT = 1  # of stored predictions; raised when the same model would give other numbers, or the file another shape
 FOLDER = "predictions"  # of a run folder

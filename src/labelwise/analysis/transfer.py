@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.analysis.compare import difference_rows, label_differences
+from labelwise.analysis.comparison import difference_rows, label_differences
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError, counted
@@ -21,7 +21,7 @@ from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
 from labelwise.training.display import Display
 from labelwise.training.run import Run
-from labelwise.training.setup import open_tables
+from labelwise.training.tables import open_tables
 
 DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)  # strengths of the penalty; the best is chosen per label
 _HELD_OUT = 5  # every fifth training image is held out to choose the penalty

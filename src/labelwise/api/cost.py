@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from labelwise.analysis.speed import Benchmark, measure_speed
 from labelwise.api.inputs import model_path, open_model, require
 from labelwise.api.prediction import check_paths
 from labelwise.api.training import recipe_with
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, torch_needed
 from labelwise.core.progress import ShowProgress
 from labelwise.data.decode import find_images
 from labelwise.data.sample import make_sample
-from labelwise.model.complexity import Complexity, measure_complexity
-from labelwise.model.model import LabelModel, create_model
-from labelwise.training.estimate import Estimate
-from labelwise.training.estimate import estimate as count
+from labelwise.heads.registry import preset, with_options
 from labelwise.training.run import Run, short_names
+
+if TYPE_CHECKING:
+    from labelwise.analysis.speed import Benchmark
+    from labelwise.model.complexity import Complexity
+    from labelwise.model.model import LabelModel
+    from labelwise.training.estimate import Estimate
 
 
 def bench(
@@ -52,6 +54,11 @@ def bench(
         >>> lw.bench("runs/first", photos="photos/").to_pandas()  # doctest: +SKIP
     """
     require(images=(images, 0), batch_size=(batch_size, 1), seconds=(seconds, 0))
+    check_paths([] if photos is None else [photos])
+    with torch_needed():
+        from labelwise.analysis.speed import measure_speed
+        from labelwise.model.model import LabelModel
+
     folders = [Path(folder) for folder in exported]
     names = [f"exported: {name}" for name in short_names([str(folder) for folder in folders])]
     with TemporaryDirectory() as temporary:
@@ -61,7 +68,6 @@ def bench(
         if not images:
             paths: list[str] = []
         elif photos is not None:
-            check_paths([photos])
             paths = [str(path) for path in find_images(photos)][:images]
         else:
             paths = list(make_sample(Path(temporary) / "images", images=images, size=400, progress=False).images)
@@ -102,6 +108,12 @@ def complexity(
         >>> counts.size, counts.parts["classifier"].parameters
         (64, 2565)
     """
+    if model is None:
+        with_options(preset(head), head_options, f"head {head!r}")  # a mistake is told before PyTorch is loaded
+    with torch_needed():
+        from labelwise.model.complexity import measure_complexity
+        from labelwise.model.model import create_model
+
     if model is None:
         network = create_model(backbone, head, labels, weights="none", size=size, **head_options)
     elif head_options:
@@ -146,4 +158,7 @@ def estimate(
     if not 0 < utilisation <= 1:
         raise LabelwiseError(f"utilisation is a share of the peak in (0, 1], not {utilisation}")
     wanted = recipe_with(recipe, data, settings)
+    with torch_needed():
+        from labelwise.training.estimate import estimate as count
+
     return count(wanted, images=images, labels=labels, gpu=gpu, processes=gpus, utilisation=utilisation)

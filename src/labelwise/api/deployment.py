@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import model_path, open_model, open_table, require_choice
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
 from labelwise.runtime.exported import ExportedModel, ExportFormat, find_export
 from labelwise.runtime.sessions import EngineName
@@ -28,6 +27,8 @@ def export(
     *,
     out: str | Path,
     format: ExportFormat = "onnx",
+    maps: bool = True,
+    half: bool = False,
     int8: bool = False,
     calibration: str | Path | LabelTable | None = None,
     split: str | None = None,
@@ -41,6 +42,9 @@ def export(
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
         out: The folder to write: the network and `config.json`. An export that is there already is replaced.
         format: `onnx` (for ONNX Runtime, OpenVINO and many others), `openvino`, or `torch` (a torch.export program).
+        maps: Also export where the model looked and the weights of HSQ's experts, for `explain` and the web page;
+            PyTorch programs never have them.
+        half: Store weights as 16-bit floats: half the size, the same speed.
         int8: Quantise to 8 bits, which is smaller and faster. Needs `calibration`.
         calibration: A dataset with labels, on which INT8 finds its ranges and mAP is measured before and after.
         split: The images of `calibration` to use. Default: `val` if there is one, else all.
@@ -65,17 +69,20 @@ def export(
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
     from labelwise.data.labels import match_labels
-    from labelwise.engines.export import export_model
-    from labelwise.engines.quantize import Calibration
 
-    network = open_model(model)
-    images = None
+    table = None
     if calibration is not None:
         table = open_table(calibration)
-        chosen = split or ("val" if "val" in table.split_names else "all")
-        table = match_labels(table.part(chosen), network.labels, ignore_extra=True)
+        table = table.part(split or ("val" if "val" in table.split_names else "all"))
+    network = open_model(model)
+    from labelwise.engines.export import export_model  # PyTorch is loaded by now
+    from labelwise.engines.quantize import Calibration
+
+    images = None
+    if table is not None:
+        table = match_labels(table, network.labels, ignore_extra=True)
         images = Calibration(table, network.config, max_loss, on_bad_image)
-    export_model(network, format, Path(out), calibration=images, say=say)
+    export_model(network, format, Path(out), calibration=images, half=half, maps=maps, say=say)
     exported = find_export(out)
     assert exported is not None  # it was just written
     return exported
@@ -161,9 +168,6 @@ def serve(
     key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
     if key is not None and not key.strip():
         raise LabelwiseError("the API key is empty; use a long random one, or none")
-    for package in ("fastapi", "prometheus_client", "python_multipart", "uvicorn"):
-        if find_spec(package) is None:
-            raise missing_extra(package, "serve")
     from labelwise.server.run import run_server
 
     run_server(settings, host=host, port=port, key=key and key.strip(), access_log=access_log)

@@ -10,28 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import model_name, model_path, open_table, require, require_choice
-from labelwise.core.errors import LabelwiseError, counted, shortened
+from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
 from labelwise.data.table import LabelTable
-from labelwise.engines.load import full_config, open_model
-from labelwise.evaluation.evaluate import Evaluation, measure
-from labelwise.evaluation.inference import engine_for, predict_logits
-from labelwise.evaluation.thresholds import fit_config, parse_rule
-from labelwise.evaluation.zero_shot import ZeroShotEvaluation, evaluate_zero_shot, seen_and_unseen
-from labelwise.features import FeatureCache
-from labelwise.metrics import check_conventions
-from labelwise.model.folder import find_folder
-from labelwise.model.model import LabelModel
+from labelwise.engines.load import full_config, open_model, read_labels
 from labelwise.runtime.exported import ExportedModel
+from labelwise.runtime.folder import find_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 from labelwise.training.recipe import load_recipe
 from labelwise.training.run import RECIPE, Run, find_run
 
 if TYPE_CHECKING:
+    from labelwise.evaluation.evaluate import Evaluation
     from labelwise.evaluation.inference import TableLogits
+    from labelwise.evaluation.zero_shot import ZeroShotEvaluation
     from labelwise.model.config import ModelConfig
+    from labelwise.model.model import LabelModel
 
 
 def evaluate(
@@ -97,23 +93,35 @@ def evaluate(
     fits = fit_thresholds is not None or fit_temperature
     if (save or fit_on) and not fits:
         raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
-    check_conventions(conventions)
     require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage))
     require(bootstrap=(bootstrap, 0), batch_size=(batch_size, 1), workers=(workers, 0))
-    if fit_thresholds is not None:
-        parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
     views = list(scales)
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out the scales or the cache")
     target = _saved_to(model) if save else None
+    # Mistakes in the data are told before PyTorch and the model are loaded.
+    whole = open_table(_data(data, model), model)
+    table, fit_table = whole.part(split), whole.part(fit_on or split)
+    if (model is None or isinstance(model, str | os.PathLike)) and not _unseen(unseen, model, whole):
+        match_labels(table, read_labels(model_path(model)), ignore_extra=ignore_extra_labels)
+    with torch_needed():
+        from labelwise.evaluation.evaluate import measure
+        from labelwise.evaluation.inference import engine_for, predict_logits
+        from labelwise.evaluation.thresholds import parse_rule
+        from labelwise.evaluation.zero_shot import evaluate_zero_shot, seen_and_unseen
+        from labelwise.features import FeatureCache
+        from labelwise.metrics import check_conventions
+        from labelwise.model.model import LabelModel
+
+    check_conventions(conventions)
+    if fit_thresholds is not None:
+        parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
     network = _open(model, engine)
     if isinstance(network, ExportedModel) and (save or cache or unseen or views != [1]):
         raise LabelwiseError(
             "an exported model has one input size and fixed labels; load the model that it was made from to save, to "
             "cache features, for other scales or for unseen labels"
         )
-    whole = open_table(_data(data, model), model)
-    table, fit_table = whole.part(split), whole.part(fit_on or split)
     hidden = _unseen(unseen, model, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels only", options={"unseen": "none"})
@@ -178,6 +186,8 @@ def _fit(
     warn: Callable[[str], None],
 ) -> tuple[ModelConfig, dict[str, Any]]:
     """The config with what was fitted on the logits of `table`, and what the results say about it."""
+    from labelwise.evaluation.thresholds import fit_config
+
     targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
     fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
@@ -190,8 +200,9 @@ def _fit(
 def _open(model: Any, engine: EngineName) -> LabelModel | ExportedModel:
     if isinstance(model, Tagger):
         model = model.model
-    if isinstance(model, LabelModel | ExportedModel):
-        return model
+    if model is not None and not isinstance(model, str | os.PathLike):
+        in_memory: LabelModel | ExportedModel = model
+        return in_memory
     return open_model(model_path(model), engine=engine)
 
 
@@ -280,7 +291,8 @@ def report(
     options = {key: value for key, value in locals().items() if key not in ("runs", "out")}
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
-    from labelwise.reports.page import ReportOptions, runs_report
+    with torch_needed():
+        from labelwise.reports.page import ReportOptions, runs_report
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     options["data"] = None if data is None else str(data)

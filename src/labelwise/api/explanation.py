@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.analysis.experts import ExpertUse, check_has_experts, expert_use
-from labelwise.analysis.maps import Method, map_caption, maps_of
-from labelwise.analysis.masking import MaskingCheck, masking_check
 from labelwise.api.inputs import model_path, open_model, open_table, require, require_choice
 from labelwise.api.prediction import check_paths, open_tagger
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.data.images import OnBadImage
 from labelwise.engines.load import require_network
-from labelwise.features import FeatureCache
-from labelwise.reports.figures import check_can_draw, save_explanation
-from labelwise.reports.html import part
+from labelwise.reports.explanation import check_can_draw_maps, save_explanation
 from labelwise.reports.overlay import data_uri, overlay
-from labelwise.runtime.prediction import Prediction
+from labelwise.runtime.exported import ExportedModel, find_export
+from labelwise.runtime.folder import find_folder
+from labelwise.runtime.prediction import Prediction, attention_caption
 
 if TYPE_CHECKING:
+    from labelwise.analysis.experts import ExpertUse
+    from labelwise.analysis.masking import MaskingCheck
     from labelwise.api.prediction import AnyModel
     from labelwise.data.decode import ImageSource
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
+
+Method = Literal["attention", "grad-cam"]
+_PATHS = (str, os.PathLike)  # not a model in memory
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +51,7 @@ class Explanation:
     method: str
 
     def save(self, path: str | Path) -> None:
-        """Draw the image and a heat map for each label into a .png, .pdf or .svg file (needs matplotlib)."""
+        """Draw the image and a heat map for each label into a .png, .jpg, .pdf or .svg file."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_explanation(self.prediction, self.maps, path, self.method)
 
@@ -56,7 +59,9 @@ class Explanation:
         return f"Explanation({str(self.prediction.image)!r}, {', '.join(self.maps)}; {self.method})"
 
     def _repr_html_(self) -> str:
-        """The image beside itself with each map laid over it; works without matplotlib."""
+        """The image beside itself with each map laid over it."""
+        from labelwise.reports.html import part
+
         image, scores = self.prediction.open_image(), self.prediction.all_scores
         maps = {label: overlay(image, values, self.prediction.preprocessing) for label, values in self.maps.items()}
         shown = [(f"{label} {scores[label]:.2f}", data_uri(drawn)) for label, drawn in maps.items()]
@@ -83,13 +88,15 @@ def explain(
 
     Args:
         image: A path or an image in memory.
-        model: A run, a model folder, a hub id, a model in memory or a `Tagger`. Default: the bundled tagger.
-        out: Also draw it into this file: .png, .pdf or .svg.
+        model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the
+            bundled tagger.
+        out: Also draw it into this file: .png, .jpg, .pdf or .svg.
         labels: The labels to show. Default: the best ones.
         top: How many of the best labels to show.
-        method: `attention`, or `grad-cam`, which works for every head. Default: attention if the head has any.
+        method: `attention`, or `grad-cam`, which works for every head but not for exported models. Default: attention
+            if the head has any.
         layer: The decoder layer whose attention to show, counted from 1. Default: the last.
-        attention_head: The attention head to show, counted from 1. Default: the mean of all.
+        attention_head: The attention head to show, counted from 1; exported models have none. Default: the mean of all.
 
     Example:
         >>> import labelwise as lw
@@ -100,18 +107,31 @@ def explain(
     require_choice(method=(method, Method))
     check_paths([image])
     if out is not None:
-        check_can_draw(Path(out))
+        check_can_draw_maps(Path(out))
     if isinstance(image, str | Path) and Path(image).is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
     tagger = open_tagger(model)
-    network = require_network(tagger.model)
+    for label in labels or ():
+        if label not in tagger.labels:
+            raise unknown_name("label", label, tagger.labels)
     predictions = tagger.predict(image)
     if len(predictions) != 1:
         raise LabelwiseError(f"explain one image at a time, not {len(predictions)}")
     prediction = predictions[0]
     shown = list(prediction.all_scores)[:top] if labels is None else list(labels)
-    maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
-    explanation = Explanation(prediction, dict(maps), map_caption(network, method, layer, attention_head))
+    if isinstance(tagger.model, ExportedModel) and method != "grad-cam" and attention_head is None:
+        found, query = tagger.query_maps(prediction.open_image(), layer)
+        maps = {label: found[query[tagger.labels.index(label)]] for label in shown}
+        caption = attention_caption(layer)
+    else:
+        # Gradients and single heads need the network itself, which an export may come with.
+        opened = tagger.model
+        network = open_model(opened.folder) if isinstance(opened, ExportedModel) else require_network(opened)
+        from labelwise.analysis.maps import map_caption, maps_of
+
+        maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
+        caption = map_caption(network, method, layer, attention_head)
+    explanation = Explanation(prediction, {**maps}, caption)
     if out is not None:
         explanation.save(out)
     return explanation
@@ -149,9 +169,11 @@ def check_explanations(
     require(images=(images, 2), workers=(workers, 0))
     if not 0 < area < 1:
         raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
-    network, table = open_model(model), open_table(data, model).part(split)
+    table = open_table(data, model).part(split)
+    with torch_needed():
+        from labelwise.analysis.masking import masking_check
     return masking_check(
-        network, table, images, method=method, layer=layer, head=attention_head, area=area, workers=workers
+        open_model(model), table, images, method=method, layer=layer, head=attention_head, area=area, workers=workers
     )
 
 
@@ -179,11 +201,19 @@ def explain_experts(
         >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
     """
     require(workers=(workers, 0))
-    network, table = open_model(model), open_table(data, model).part(split)
+    from labelwise.analysis.experts import check_has_experts, expert_use, exported_use
+
+    table = open_table(data, model).part(split)
+    exported = find_export(find_folder(model_path(model))) if model is None or isinstance(model, _PATHS) else None
+    if exported is not None and not cache:
+        return exported_use(exported, table, on_bad_image=on_bad_image)
+    network = open_model(model)
     check_has_experts(network.config)  # before the features are computed
     reading: dict[str, Any] = {"on_bad_image": on_bad_image, "workers": workers}
     features = None
     if cache:
+        from labelwise.features import FeatureCache
+
         features = FeatureCache.build(table, network.backbone, network.config.preprocessing, flips=False, **reading)
     in_memory = model is not None and hasattr(model, "forward")
     folder = None if in_memory else model_path(model)  # type: ignore[arg-type]

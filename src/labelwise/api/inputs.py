@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.data.sources import open_data
-from labelwise.data.table import LabelTable
+from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
+from labelwise.runtime.folder import find_folder, network_folder
 
 if TYPE_CHECKING:
+    from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
 
@@ -29,17 +29,22 @@ def model_path(model: str | os.PathLike[str] | None) -> str:
 
 def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     """The model itself, in evaluation mode; one from disk is put on the GPU if there is one."""
-    import torch
-
-    from labelwise.model.model import LabelModel, load_model
-
-    if isinstance(model, LabelModel):
+    if model is not None and not isinstance(model, str | os.PathLike):
         return model.eval()
-    return load_model(model_path(model)).to("cuda" if torch.cuda.is_available() else "cpu")
+    from labelwise.model.folder import read_config
+
+    folder = network_folder(find_folder(model_path(model)))
+    read_config(folder)  # a mistake in the name is told before PyTorch is loaded
+    with torch_needed():
+        from labelwise.engines.load import on_fastest_device
+        from labelwise.model.model import load_model
+    return on_fastest_device(load_model(folder))
 
 
 def open_table(data: str | Path | LabelTable, model: object = None) -> LabelTable:
     """A dataset; one without splits gets those that the training of `model` made, if that is on disk."""
+    from labelwise.data.sources import open_data
+    from labelwise.data.table import LabelTable
     from labelwise.training.run import with_splits_of_run
 
     table = data if isinstance(data, LabelTable) else open_data(data)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import finalize
 
 from labelwise.api.inputs import model_path, require, require_choice
-from labelwise.api.prediction_files import CsvWriter, JsonWriter, SidecarKind, SidecarWriter, Writer
 from labelwise.core.errors import LabelwiseError, did_you_mean, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
@@ -28,6 +27,7 @@ from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 
 if TYPE_CHECKING:
+    from labelwise.api.prediction_files import SidecarKind, SidecarWriter, Writer
     from labelwise.jobs import JobSummary
     from labelwise.jobs.run import PartResult
     from labelwise.model.model import LabelModel
@@ -132,7 +132,7 @@ def predict_stream(
         ...     print(prediction)
     """
     require(top=(top, 1), batch_size=(batch_size, 1))
-    require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage), sidecar=(sidecar, SidecarKind))
+    require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage))
     if (sidecar_dir or overwrite) and sidecar is None:
         raise LabelwiseError(
             "only sidecars can be redirected or overwritten; ask for them", options={"sidecar": "json"}
@@ -149,8 +149,11 @@ def predict_stream(
             check_paths(images if isinstance(images, list | tuple) else [images])
         found = list(found)
         total = len(found)
-    sidecars = None
+    sidecars: SidecarWriter | None = None
     if sidecar is not None:
+        from labelwise.api.prediction_files import SidecarKind, SidecarWriter
+
+        require_choice(sidecar=(sidecar, SidecarKind))
         sidecars = SidecarWriter(sidecar, folder, overwrite=overwrite, resume=resume)
         if total is not None:
             for image in found:
@@ -159,10 +162,13 @@ def predict_stream(
     tagger = open_tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
     with ExitStack() as stack:
         writers: list[Writer] = [] if sidecars is None else [sidecars]
-        for file, kind in ((json_file, JsonWriter), (csv_file, CsvWriter)):
-            if file:
-                writers.append(kind(file, tagger.labels, resume=resume))
-                stack.callback(writers[-1].close)
+        if json_file or csv_file:
+            from labelwise.api.prediction_files import CsvWriter, JsonWriter
+
+            for file, kind in ((json_file, JsonWriter), (csv_file, CsvWriter)):
+                if file:
+                    writers.append(kind(file, tagger.labels, resume=resume))
+                    stack.callback(writers[-1].close)
         takers: deque[list[Writer]] = deque()
         wanted: Iterable[Any] = _wanted(found, writers, takers)
         if total is not None:

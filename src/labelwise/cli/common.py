@@ -6,14 +6,13 @@ import ast
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import docstring_parser
-import yaml
 from cyclopts import Parameter, validators
-from rich.console import Console
 
 from labelwise.core.errors import LabelwiseError
 
@@ -107,6 +106,7 @@ def parse_options(pairs: Iterable[str], flags: Collection[str] = ()) -> dict[str
     >>> parse_options(["shared_experts=4", "widths=[64, 16]", "dim=null"])
     {'shared_experts': 4, 'widths': [64, 16], 'dim': None}
     """
+
     options = {}
     for pair in pairs:
         name, value = parse_setting("--set", pair, "OPTION=VALUE, for example --set shared_experts=4")
@@ -121,6 +121,8 @@ def parse_setting(flag: str, text: str, example: str, *, several: bool = False) 
     key, equals, value = text.partition("=")
     if not (key.strip() and equals and (value.strip() or not several)):
         raise LabelwiseError(f"{flag} {text!r}: write it as {example}")
+    import yaml
+
     try:
         return key.strip(), yaml.safe_load(f"[{value}]" if several else value)
     except yaml.YAMLError:
@@ -138,7 +140,9 @@ def split_names(text: str | None) -> list[str] | None:
 def say(text: str, stderr: bool = False) -> None:
     """Print a line unchanged: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
     printable = os.fsencode(text).decode("utf-8", "replace")
-    Console(stderr=stderr).print(printable, markup=False, highlight=False, soft_wrap=True)
+    stream = sys.stderr if stderr else sys.stdout
+    stream.write(f"{printable}\n")
+    stream.flush()  # whoever reads the lines gets each when it is there
 
 
 def note(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Network, OnBadImage, Split, Workers, described_by, say, split_names
+from labelwise.cli.common import AtLeastOne, Flag, Model, OnBadImage, Split, Workers, described_by, say, split_names
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
@@ -15,7 +15,7 @@ from labelwise.core.files import atomic_write
 
 @described_by("api.explanation:explain")
 def explain(
-    model: Network = None,
+    model: Model = None,
     image: str | None = None,
     /,
     *,
@@ -43,7 +43,8 @@ def explain(
     image
         The image.
     out
-        The file to write: .png, .pdf or .svg; with --check .json, with --experts also .html or .json.
+        The file to write: .png, .jpg, .pdf or .svg; with --check .json, with --experts also
+        .html or .json (and not .jpg).
     labels
         The labels to show, separated by commas. Default: the best ones.
     head

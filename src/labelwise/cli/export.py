@@ -17,6 +17,8 @@ def export(
     *,
     out: Path,
     format: Literal["onnx", "openvino", "torch"] = "onnx",
+    maps: bool = True,
+    half: Flag = False,
     int8: Flag = False,
     calibration: str | None = None,
     split: str | None = None,
@@ -27,9 +29,10 @@ def export(
     exported = lw.export(**locals(), say=lambda text: note(f"{text} …"))
     about, labels, size = exported.about, exported.config.labels, exported.config.preprocessing.size
     sizes = "sides of any multiple of 32" if about.other_sizes else f"images of {size} x {size} pixels only"
-    say(f"{out}: {format}, {about.precision}, {counted(len(labels), 'label')}, any batch size, {sizes}")
+    more = f", with {' and '.join(about.outputs[1:])}" if about.outputs[1:] else ""
+    say(f"{out}: {format}, {about.precision}, {counted(len(labels), 'label')}{more}, any batch size, {sizes}")
     if about.difference is not None:
-        say(f"largest difference from the model's logits: {about.difference:.1e} of the largest one")
+        say(f"largest difference from the model's outputs: {about.difference:.1e} of the largest one")
     if about.mean_average_precision is not None:
         before, after = about.mean_average_precision["before"], about.mean_average_precision["after"]
         say(f"mAP on {calibration}: {before:.2f} before, {after:.2f} in INT8 ({after - before:+.2f})")

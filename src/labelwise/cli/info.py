@@ -54,7 +54,7 @@ def backbones(pattern: str = "*", /) -> None:
     pattern
         A part of the name, or a pattern such as 'convnext*'.
     """
-    from labelwise.backbones.weights import PACKAGES
+    from labelwise.backbones.config import PACKAGES
 
     names = lw.backbones.list_backbones(pattern) or lw.backbones.list_backbones(f"*{pattern}*")
     if not names:

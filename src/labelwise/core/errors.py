@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -137,6 +138,36 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         return any(words in str(error) for words in _NO_MEMORY)
     return isinstance(error, MemoryError)
+
+
+_TRAINING = ("torch", "torchvision", "timm", "lightning_fabric", "safetensors")  # packages of the extra `train`
+
+
+def missing_torch(error: ImportError) -> LabelwiseError | None:
+    """An error for what only works with PyTorch, if a package of the extra `train` is what could not be imported.
+
+    >>> str(missing_torch(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    "this needs PyTorch; install it with: pip install 'labelwise[train]'"
+    """
+    if (error.name or "").partition(".")[0] not in _TRAINING:
+        return None
+    return LabelwiseError("this needs PyTorch; install it with: pip install 'labelwise[train]'")
+
+
+# Called before PyTorch is loaded, which takes seconds; the command line shows that something happens.
+before_loading: list[Callable[[], None]] = []
+
+
+@contextmanager
+def torch_needed() -> Iterator[None]:
+    """Around imports that need PyTorch: without it, the error says what to install."""
+    if "torch" not in sys.modules:
+        for tell in before_loading:
+            tell()
+    try:
+        yield
+    except ImportError as error:
+        raise missing_torch(error) or error from None
 
 
 def missing_extra(package: str, extra: str) -> LabelwiseError:

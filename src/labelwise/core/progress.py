@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    # At run time only where progress is shown: a single image does not wait for it.
+    from rich.console import Console
 
 # What every function with an argument `progress` takes: whether to show it, or a function that is told what is being
 # done, how much of it is done, and how much there is (None: not known yet).
@@ -100,12 +101,19 @@ def progress_of(
     ...     advance(2)
     Reading 2 of 3
     """
+    if shown is not True:
+
+        def tell(count: Counter) -> None:
+            if shown is not False:
+                shown(count.description, count.done, count.total)
+
+        yield Counter(description, total, done, unit, tell)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
-    if shown is False:
-        yield Counter(description, total, done, unit, lambda count: None)
-    elif shown is not True:
-        yield Counter(description, total, done, unit, lambda count: shown(count.description, count.done, count.total))
-    elif is_live(console):
+    if is_live(console):
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -149,4 +157,5 @@ def is_live(console: Console) -> bool:
 
 def report(text: str) -> None:
     """Print one line on stderr, without markup or wrapping."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

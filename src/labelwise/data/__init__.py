@@ -7,18 +7,23 @@
 
 from __future__ import annotations
 
-from labelwise.data.conversion import convert
-from labelwise.data.decode import decode_many, find_images
-from labelwise.data.downloads import download
-from labelwise.data.images import BadImage, BadImageError, Encoded, load_image
-from labelwise.data.inspection import Inspection, inspect
-from labelwise.data.manifests import write_manifest
-from labelwise.data.preprocessing import InputTransform, Preprocessing
-from labelwise.data.readers.base import ReaderOptions, list_formats, register_format, unregister_format
-from labelwise.data.sample import make_sample
-from labelwise.data.sources import open_data
-from labelwise.data.splitting import split
-from labelwise.data.table import LabelTable
+from typing import TYPE_CHECKING
+
+from labelwise.core.lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from labelwise.data.conversion import convert
+    from labelwise.data.decode import decode_many, find_images
+    from labelwise.data.downloads import download
+    from labelwise.data.images import BadImage, BadImageError, Encoded, load_image
+    from labelwise.data.inspection import Inspection, inspect
+    from labelwise.data.manifests import write_manifest
+    from labelwise.data.preprocessing import InputTransform, Preprocessing
+    from labelwise.data.readers.base import ReaderOptions, list_formats, register_format, unregister_format
+    from labelwise.data.sample import make_sample
+    from labelwise.data.sources import open_data
+    from labelwise.data.splitting import split
+    from labelwise.data.table import LabelTable
 
 __all__ = [
     "BadImage",
@@ -43,3 +48,5 @@ __all__ = [
     "unregister_format",
     "write_manifest",
 ]
+
+__getattr__ = lazy_imports(__name__, __file__)

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,6 +188,10 @@ def fetch(url: str, *, max_bytes: int = MAX_URL_BYTES, seconds: float = URL_SECO
     """
     end = time.monotonic() + seconds
     data = bytearray()
+    # Not above: with all that it imports it takes longer than an image.
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
     try:
         with urlopen(Request(url, headers={"User-Agent": "labelwise"}), timeout=seconds) as answer:
             while chunk := answer.read(_CHUNK):

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc  # noqa: F401  # they register
 from labelwise.data.readers.base import Format, check_files, find_format, list_formats, parse_options
 from labelwise.data.table import LabelTable
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from timm.layers import Conv2dSame
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.model.network import TorchEngine
+from labelwise.heads import Head, HeadConfig
+from labelwise.model.network import Network, TorchEngine
+from labelwise.runtime.exported import ATTENTION, GATES, OUT
 from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
@@ -24,18 +27,72 @@ KEY = "labelwise"  # of the metadata inside the file
 STRIDE = 32  # sides of images are multiples of it, where the size is dynamic
 
 
-def convert(module: nn.Module, family: Family, folder: Path, *, size: int, metadata: str = "") -> Path:
-    """Write the file that `family` opens; gives its path. The module is in evaluation mode, on the CPU."""
+class Explaining(nn.Module):
+    """A network that also gives what led to its logits, as further outputs (`outputs_of`).
+
+    Modules keep their names, by which INT8 knows the head.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.backbone, self.head = network.backbone, HeadOutputs(network.head)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.head(self.backbone(images))
+        return outputs
+
+
+class HeadOutputs(nn.Module):
+    """A head's logits [B, N], attention [B, layers, K, H, W] and gates [B, layers, K, n_t + n_s], if it has them."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        details = self.head.details(x)
+        found = (details.logits, details.mean_attention, details.stacked_gates)
+        return tuple(output for output in found if output is not None)
+
+
+def outputs_of(config: HeadConfig) -> tuple[str, ...]:
+    """The names of `HeadOutputs`."""
+    return (OUT, *([ATTENTION] if config.has_attention else []), *([GATES] if config.has_experts else []))
+
+
+def convert(
+    module: nn.Module,
+    family: Family,
+    folder: Path,
+    *,
+    size: int,
+    metadata: str = "",
+    outputs: Sequence[str] = (OUT,),
+    half: bool = False,
+) -> Path:
+    """Write the file that `family` opens; gives its path. The module is in evaluation mode, on the CPU.
+
+    Args:
+        module: images [B, 3, size, size] -> the outputs.
+        family: What the file is for.
+        folder: Where to write it.
+        size: Of the images, in pixels.
+        metadata: Text to store in the file.
+        outputs: Names of the module's outputs.
+        half: Store matrices as 16-bit floats; engines compute with 32 bits all the same.
+    """
     path = folder / FILES[family]
     program = _traced(module, size)
     if family == "torch":
         with _quiet():
             torch.export.save(program, path, extra_files={f"{KEY}.json": metadata})
     else:
-        _write_onnx(program, folder / FILES["onnxruntime"], metadata)
+        _write_onnx(program, folder / FILES["onnxruntime"], metadata, outputs)
+    if half and family == "onnxruntime":
+        store_half(path)
     if family == "openvino":
         model = openvino().Core().read_model(folder / FILES["onnxruntime"])
-        save_openvino(model, path, metadata)
+        save_openvino(model, path, metadata, half=half)
         (folder / FILES["onnxruntime"]).unlink()
     return path
 
@@ -47,9 +104,33 @@ def open_file(path: Path, family: Family) -> Engine:
     return OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
 
 
-def save_openvino(model: Any, path: Path, metadata: str) -> None:
+def save_openvino(model: Any, path: Path, metadata: str, *, half: bool = False) -> None:
     model.set_rt_info(metadata, KEY)
-    openvino().save_model(model, path, compress_to_fp16=False)
+    openvino().save_model(model, path, compress_to_fp16=half)
+
+
+def store_half(path: Path) -> None:
+    """Replace the matrices in an ONNX file by 16-bit floats and casts, which ONNX Runtime undoes once, at loading.
+
+    Vectors (biases) are small and stay exact, and so does a matrix with values that 16 bits cannot hold.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    casts, stored = [], []
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.ndim > 1 and np.abs(values).max(initial=0) < np.finfo(np.float16).max:
+            name = tensor.name
+            tensor = numpy_helper.from_array(values.astype(np.float16), f"{name}_16")
+            casts.append(onnx.helper.make_node("Cast", [tensor.name], [name], to=onnx.TensorProto.FLOAT))
+        stored.append(tensor)
+    nodes = [*casts, *model.graph.node]
+    for field, content in ((model.graph.initializer, stored), (model.graph.node, nodes)):
+        del field[:]
+        field.extend(content)
+    onnx.save(model, path)
 
 
 def takes_other_sizes(module: nn.Module, size: int) -> bool:
@@ -79,13 +160,15 @@ def _traced(module: nn.Module, size: int) -> ExportedProgram:
             raise LabelwiseError(f"this network cannot be exported ({type(error).__name__}: {reason})") from error
 
 
-def _write_onnx(program: ExportedProgram, path: Path, metadata: str) -> None:
+def _write_onnx(program: ExportedProgram, path: Path, metadata: str, outputs: Sequence[str]) -> None:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
         raise missing_extra("onnxscript", "onnx") from None
     with _quiet():
-        written = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["out"], verbose=False)
+        written = torch.onnx.export(
+            program, dynamo=True, input_names=["images"], output_names=list(outputs), verbose=False
+        )
     assert written is not None
     written.model.metadata_props[KEY] = metadata
     # Everything in one file: ONNX needs a second one only beyond 2 GB of weights.

@@ -9,16 +9,25 @@ import numpy as np
 
 from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
-from labelwise.engines.convert import STRIDE, convert, open_file, takes_other_sizes
+from labelwise.engines.convert import STRIDE, Explaining, convert, open_file, outputs_of, takes_other_sizes
 from labelwise.engines.measure import package_version
 from labelwise.engines.quantize import Calibration, quantize
 from labelwise.model.folder import replace_model_folder
 from labelwise.model.model import LabelModel
-from labelwise.model.network import TorchEngine
-from labelwise.runtime.exported import CONFIG, ExportConfig, ExportFormat, config_text, find_export
+from labelwise.runtime.exported import (
+    ATTENTION,
+    CONFIG,
+    GATES,
+    OUT,
+    ExportConfig,
+    ExportFormat,
+    config_text,
+    find_export,
+)
 from labelwise.runtime.sessions import TOLERANCE, Engine, Family, relative_difference
 
 FAMILY: dict[ExportFormat, Family] = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+HALF_TOLERANCE = 1e-2  # 16-bit weights have 11 significant bits
 _PACKAGES = ("labelwise", "torch", "timm", "onnx", "onnxruntime", "openvino", "nncf")
 
 
@@ -28,6 +37,8 @@ def export_model(
     out: Path,
     *,
     calibration: Calibration | None = None,
+    half: bool = False,
+    maps: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> ExportConfig:
     """Write an export folder; gives what is known about it.
@@ -41,17 +52,25 @@ def export_model(
         kind: `onnx`, `openvino`, or `torch` for PyTorch programs.
         out: The folder.
         calibration: Images to quantise to INT8 with. Default: float32.
+        half: Store weights as 16-bit floats.
+        maps: Also give where the network looked and its gates, if its head has any; not for PyTorch programs.
         say: Called with one line per step.
     """
     if out.exists() and any(out.iterdir()) and find_export(out) is None:
         raise LabelwiseError(f"{str(out)!r} exists and is not an export folder; choose another folder or empty it")
     if calibration is not None and kind == "torch":
         raise LabelwiseError("INT8 works for onnx and openvino only", options={"format": "onnx"})
+    if half and (calibration is not None or kind == "torch"):
+        raise LabelwiseError("16-bit weights are for onnx and openvino, and not for INT8; leave them out")
     fast = model.cpu().optimize()
+    outputs = outputs_of(model.config.head) if maps and kind != "torch" else (OUT,)
+    label_query = tuple(model.head.label_query.tolist())
     # Goes into the network's file, too, except for `difference`, which is measured on that file.
     about = ExportConfig(
         kind=kind,
-        precision="float32" if calibration is None else "int8",
+        precision="int8" if calibration is not None else "float16" if half else "float32",
+        outputs=outputs,
+        label_query=None if label_query == tuple(range(len(label_query))) else label_query,
         other_sizes=takes_other_sizes(model, model.config.preprocessing.size),
         made_with={name: found for name in _PACKAGES if (found := package_version(name))},
     )
@@ -63,9 +82,11 @@ def export_model(
         text = config_text(about, settings)
         # Both INT8 formats are made from ONNX, whose nodes name the modules that they come from.
         family = FAMILY[kind] if calibration is None else "onnxruntime"
-        path = convert(fast, family, folder, size=model.config.preprocessing.size, metadata=text)
+        network = fast if outputs == (OUT,) else Explaining(fast)
+        size = model.config.preprocessing.size
+        path = convert(network, family, folder, size=size, metadata=text, outputs=outputs, half=half)
         say("comparing its outputs with the model's")
-        difference = largest_difference(open_file(path, FAMILY[kind]), model, other_sizes=about.other_sizes)
+        difference = largest_difference(open_file(path, FAMILY[kind]), model, about)
         about = about.model_copy(update={"difference": difference})
         if calibration is not None:
             scores = quantize(path, FAMILY[kind], calibration, text, say)
@@ -76,31 +97,40 @@ def export_model(
     return about
 
 
-def largest_difference(engine: Engine, model: LabelModel, *, other_sizes: bool) -> float:
-    """The largest difference on noise: batches of 1, 2 and 5 images and, with `other_sizes`, three other sizes. More
-    than TOLERANCE is an error."""
-    reference, size = TorchEngine(model.eval()), model.config.preprocessing.size
+def largest_difference(engine: Engine, model: LabelModel, about: ExportConfig) -> float:
+    """The largest difference of any output on noise: batches of 1, 2 and 5 images and, where the network takes them,
+    three other sizes. More than TOLERANCE (HALF_TOLERANCE with 16-bit weights) is an error."""
+    size, tolerance = model.config.preprocessing.size, HALF_TOLERANCE if about.precision == "float16" else TOLERANCE
     shapes = [(1, size, size), (2, size, size), (5, size, size)]
-    if other_sizes:
+    if about.other_sizes:
         shapes += [(1, size + STRIDE, size + STRIDE), (3, size, size + 2 * STRIDE), (2, 2 * size, size)]
     largest = 0.0
     for batch, height, width in shapes:
         images = _noise(batch, height, width)
-        expected = reference(images)
+        expected = _expected(model, images, about)
         try:
-            difference = relative_difference(engine(images), expected)
+            found = {OUT: engine(images)} if about.outputs == (OUT,) else engine.outputs(images)  # type: ignore[attr-defined]
+            difference = max(relative_difference(found[name], expected[name]) for name in about.outputs)
         except Exception as error:  # each engine has its own errors
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(
                 f"the exported network cannot run {batch} images of {width} x {height}: {reason}; nothing was written"
             ) from error
-        if difference > TOLERANCE:
+        if difference > tolerance:
             raise LabelwiseError(
-                f"the logits of the exported network differ from the model's (by {difference:.1e} for "
+                f"the outputs of the exported network differ from the model's (by {difference:.1e} for "
                 f"{batch} images of {width} x {height}); nothing was written"
             )
         largest = max(largest, difference)
     return largest
+
+
+def _expected(model: LabelModel, images: Floats, about: ExportConfig) -> dict[str, Floats]:
+    if about.outputs == (OUT,):
+        return {OUT: model.logits(images)}
+    evidence = model.evidence(images)
+    found = {OUT: evidence.logits, ATTENTION: evidence.attention, GATES: evidence.gates}
+    return {name: output for name, output in found.items() if output is not None}
 
 
 def _noise(batch: int, height: int, width: int) -> Floats:

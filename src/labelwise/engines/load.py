@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, torch_needed
 from labelwise.runtime.exported import CONFIG, ExportedModel, find_export
+from labelwise.runtime.folder import find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Model, Tagger
 
@@ -55,21 +56,26 @@ def load(
         >>> tagger.labels[:3]
         ('aeroplane', 'bicycle', 'bird')
     """
-    source = default_model() if source is None else fspath(source)
-    exported = find_export(source)
+    folder = find_folder(
+        default_model() if source is None else fspath(source),
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+    )
+    exported = None if engine == "torch" and network_folder(folder) != folder else find_export(folder)
     if exported is not None:
         if labels is not None:
             raise LabelwiseError(
-                f"the labels of the exported model {str(source)!r} are fixed; load the model that it was made from"
+                f"the labels of the exported model {str(folder)!r} are fixed; load the model that it was made from"
             )
         return Tagger(exported.open(engine or "auto"), threshold=threshold)
-    from labelwise.backbones.timm_backbone import put_channels_last
-    from labelwise.engines.choose import open_engine
-    from labelwise.model.model import load_model
+    with torch_needed():
+        from labelwise.backbones.timm_backbone import put_channels_last
+        from labelwise.engines.choose import open_engine
+        from labelwise.model.model import load_model
 
-    model = on_fastest_device(
-        load_model(source, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only)
-    )
+    model = on_fastest_device(load_model(folder))
     if labels is not None:
         model = model.with_labels(labels).eval()
     put_channels_last(model)
@@ -82,12 +88,13 @@ def load(
 
 def open_model(source: str | Path, *, engine: EngineName = "auto") -> LabelModel | ExportedModel:
     """A model in memory, on the GPU if there is one; or an exported one, opened by `engine`."""
-    exported = find_export(source)
+    folder = find_folder(source)
+    exported = find_export(folder)
     if exported is not None:
         return exported.open(engine)
-    from labelwise.model.model import load_model
-
-    return on_fastest_device(load_model(source))
+    with torch_needed():
+        from labelwise.model.model import load_model
+    return on_fastest_device(load_model(folder))
 
 
 def on_fastest_device(model: LabelModel) -> LabelModel:
@@ -105,6 +112,17 @@ def require_network(model: Model) -> LabelModel:
         what = f"the exported model {str(model.folder)!r}" if isinstance(model, ExportedModel) else type(model).__name__
         raise LabelwiseError(f"{what} only predicts; load the model that it was made from")
     return model
+
+
+def read_labels(source: str | Path) -> tuple[str, ...]:
+    """The labels of a model, without its weights and without PyTorch."""
+    folder = find_folder(source)
+    exported = find_export(folder)
+    if exported is not None:
+        return exported.config.labels
+    from labelwise.model.folder import read_config
+
+    return read_config(folder).labels
 
 
 def full_config(model: Model) -> ModelConfig:

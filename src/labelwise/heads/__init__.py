@@ -4,31 +4,32 @@
 file: see `register_head`.
 """
 
-from labelwise.heads.base import Head, HeadConfig, HeadDetails, as_tokens, checked_words
+from typing import TYPE_CHECKING
 
-# Importing a head's file registers it; this is the order in which they are listed.
-# isort: off
-from labelwise.heads.gap import GapHead
-from labelwise.heads.csra import CsraHead
-from labelwise.heads.query_head import QueryHead
-from labelwise.heads.conse import ConseHead
-from labelwise.heads.fast0tag import Fast0TagHead
+from labelwise.core.lazy import lazy_imports
 
-# isort: on
-from labelwise.heads.experts import GateMeter, register_expert
-from labelwise.heads.optimize import optimize
-from labelwise.heads.registry import (
-    AnyHeadConfig,
-    build,
-    create,
-    list_heads,
-    parse_config,
-    preset,
-    register_head,
-    unregister_head,
-    with_options,
-)
-from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
+if TYPE_CHECKING:
+    from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+    from labelwise.heads.config import HeadConfig
+    from labelwise.heads.conse import ConseHead
+    from labelwise.heads.csra import CsraHead
+    from labelwise.heads.experts import GateMeter, register_expert
+    from labelwise.heads.fast0tag import Fast0TagHead
+    from labelwise.heads.folding import optimize
+    from labelwise.heads.gap import GapHead
+    from labelwise.heads.query_head import QueryHead
+    from labelwise.heads.registry import (
+        AnyHeadConfig,
+        build,
+        create,
+        list_heads,
+        parse_config,
+        preset,
+        register_head,
+        unregister_head,
+        with_options,
+    )
+    from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
     "AnyHeadConfig",
@@ -58,3 +59,5 @@ __all__ = [
     "unregister_head",
     "with_options",
 ]
+
+__getattr__ = lazy_imports(__name__, __file__)

@@ -1,18 +1,124 @@
-"""The options of the query head, one small config for each of its five parts.
+"""The options of heads: what every head's config says of it, and those of the query head, part by part. No PyTorch.
 
-Option names are unique across the parts, so that a user writes `shared_experts=16` instead of
+Option names of the query head are unique across the parts, so that a user writes `shared_experts=16` instead of
 `experts.shared_experts=16`; `tests/heads/test_registry.py` keeps them unique.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from labelwise.core.config import Config
-from labelwise.heads.base import HeadConfig, Probability
+from labelwise.core.errors import LabelwiseError
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class HeadConfig(Config):
+    """The options of a head. A subclass has a kind of its own (`kind: str = "mine"`) and its options.
+
+    The properties tell what a head with these options can do; everything outside `heads` asks them, never the class.
+
+    Args:
+        kind: The name under which the head is registered and saved.
+    """
+
+    kind: str
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether `details` shows where the head looked for each label."""
+        return False
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether labels are answered by queries, which they may share (`label_slot`)."""
+        return False
+
+    @property
+    def query_groups(self) -> int | None:
+        """The number of queries that labels share; None: no queries, or one for each label."""
+        return None
+
+    @property
+    def expert_counts(self) -> tuple[int, int] | None:
+        """How many experts the gates choose among for each label, its own and shared ones; None: no gates."""
+        return None
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether `details` shows on which experts each label relies."""
+        return self.expert_counts is not None
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether the head is built from the labels' word vectors, its argument `word_vectors`."""
+        return False
+
+    @property
+    def bound_options(self) -> dict[str, str]:
+        """The settings that tie the head to the labels it was trained on, each with the value that does not."""
+        return {} if self.takes_words else {"head": "ml-decoder", "head.queries": "words", "head.classifier": "shared"}
+
+    @property
+    def takes_new_labels(self) -> bool:
+        """Whether the labels may change after training (`Head.relabelled`)."""
+        return not self.bound_options
+
+    @property
+    def labels_interact(self) -> bool:
+        """Whether a label's logit depends on which other labels there are."""
+        return False
+
+    @property
+    def unused_options(self) -> set[str]:
+        """Options that change nothing, given the others."""
+        return set()
+
+    @property
+    def summary(self) -> str:
+        """One line for a list of heads."""
+        return (self.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    def option_parts(cls) -> dict[str, str | None]:
+        """Every option by its plain name, and the part of the config it belongs to; None: the config itself.
+
+        >>> from labelwise import heads
+        >>> parts = heads.preset("hsq").option_parts()
+        >>> parts["dim"], parts["shared_experts"], heads.preset("gap").option_parts()
+        ('tokens', 'experts', {'dropout': None})
+        """
+        parts: dict[str, str | None] = {}
+        for name, info in cls.model_fields.items():
+            if isinstance(info.annotation, type) and issubclass(info.annotation, Config):
+                parts |= dict.fromkeys(info.annotation.model_fields, name)
+            elif name != "kind":
+                parts[name] = None
+        return parts
+
+    @classmethod
+    def renamed_options(cls) -> dict[str, str]:
+        """Old names of options and their names today: recipes with the old ones are still read.
+
+        >>> from labelwise.heads import preset
+        >>> preset("hsq").renamed_options()
+        {'expert_start': 'expert_init'}
+        """
+        fields = (info.annotation for info in cls.model_fields.values())
+        parts = [part for part in (cls, *fields) if isinstance(part, type) and issubclass(part, Config)]
+        return {old: new for part in parts for old, new in part.renamed.items()}
+
+    def require_new_labels(self, what: str) -> None:
+        """Raise if the labels cannot change after training, with the settings of a head whose labels can."""
+        if self.bound_options:
+            raise LabelwiseError(
+                f"{what} needs a head that takes new labels; train one as the zero-shot guide shows",
+                options={**self.bound_options, "model.words": "package:glove-50d"},
+            )
 
 
 class TokensConfig(Config):

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadConfig, as_tokens, checked_words
+from labelwise.heads.base import Head, as_tokens, checked_words
+from labelwise.heads.builtin import ConseConfig
 from labelwise.heads.registry import register_head
-
-
-class ConseConfig(HeadConfig):
-    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: word vectors of seen labels, mixed by a classifier.
-
-    Args:
-        word_dim: Length of the word vectors.
-        top: T, how many of the most probable labels are mixed.
-        seen_labels: How many labels the classifier knows. None: all.
-    """
-
-    kind: Literal["conse"] = "conse"
-    word_dim: PositiveInt | None = None
-    top: PositiveInt = 10
-    seen_labels: PositiveInt | None = None
-
-    @property
-    def takes_words(self) -> bool:
-        return True
 
 
 @register_head(ConseConfig)

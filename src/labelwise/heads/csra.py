@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadConfig, HeadDetails, as_tokens
+from labelwise.heads.base import Head, HeadDetails, as_tokens
+from labelwise.heads.builtin import CsraConfig
 from labelwise.heads.registry import register_head
 
 # Softmax temperatures of the residual attention's heads; infinity is max pooling (the authors write it as 99).
@@ -20,23 +18,6 @@ _TEMPERATURES: dict[int, tuple[float, ...]] = {
     6: (1, 2, 3, 4, 5, float("inf")),
     8: (1, 2, 3, 4, 5, 6, 7, float("inf")),
 }
-
-
-class CsraConfig(HeadConfig):
-    """Class-specific residual attention (Zhu & Wu, ICCV 2021).
-
-    Args:
-        residual_weight: lambda of eq. 5.
-        residual_heads: How many temperatures (section 3.5).
-    """
-
-    kind: Literal["csra"] = "csra"
-    residual_weight: float = Field(default=0.1, ge=0)
-    residual_heads: Literal[1, 2, 4, 6, 8] = 1
-
-    @property
-    def has_attention(self) -> bool:
-        return True
 
 
 @register_head(CsraConfig)

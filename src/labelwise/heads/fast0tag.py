@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
 
-from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadConfig, Probability, as_tokens, checked_words
+from labelwise.heads.base import Head, as_tokens, checked_words
+from labelwise.heads.builtin import Fast0TagConfig
 from labelwise.heads.registry import register_head
-
-
-class Fast0TagConfig(HeadConfig):
-    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of word vectors.
-
-    Args:
-        word_dim: Length of the word vectors.
-        hidden: Widths of hidden layers. (): the paper's linear map; (8192, 2048): its network.
-        dropout: After each hidden layer.
-    """
-
-    kind: Literal["fast0tag"] = "fast0tag"
-    word_dim: PositiveInt | None = None
-    hidden: tuple[PositiveInt, ...] = ()
-    dropout: Probability = 0.0
-
-    @property
-    def takes_words(self) -> bool:
-        return True
 
 
 @register_head(Fast0TagConfig)

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head, HeadConfig, Probability, as_tokens
+from labelwise.heads.base import Head, as_tokens
+from labelwise.heads.builtin import GapConfig
 from labelwise.heads.registry import register_head
-
-
-class GapConfig(HeadConfig):
-    """Global average pooling and a linear layer: the baseline.
-
-    Args:
-        dropout: Before the linear layer.
-    """
-
-    kind: Literal["gap"] = "gap"
-    dropout: Probability = 0.0
 
 
 @register_head(GapConfig)

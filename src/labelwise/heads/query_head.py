@@ -12,17 +12,16 @@ from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
+from labelwise.heads.builtin import QUERY_PRESETS
 from labelwise.heads.config import (
     ClassifierConfig,
     DecoderConfig,
-    ExpertsConfig,
-    QueriesConfig,
     QueryHeadConfig,
     TokensConfig,
 )
 from labelwise.heads.experts import create_experts
+from labelwise.heads.folding import drop_shared_stream, fix_queries
 from labelwise.heads.layers import DecoderLayer, EncoderLayer, PerQueryLinear, mlp, per_query_mlp
-from labelwise.heads.optimize import drop_shared_stream, fix_queries
 from labelwise.heads.queries import (
     Queries,
     augmented,
@@ -36,37 +35,8 @@ from labelwise.heads.queries import (
 )
 from labelwise.heads.registry import register_head
 
-_HSQ = QueryHeadConfig(
-    tokens=TokensConfig(encoder_layers=1),
-    decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
-    experts=ExpertsConfig(experts="hybrid"),
-)
 
-PRESETS = {
-    "transformer-decoder": QueryHeadConfig(
-        tokens=TokensConfig(token_relu=True),
-        decoder=DecoderConfig(first_block="self-attention", feedforward=2048),
-    ),
-    "q2l": QueryHeadConfig(
-        tokens=TokensConfig(positions="keys", encoder_layers=1),
-        decoder=DecoderConfig(
-            decoder_layers=2, query_role="position", final_norm=True, attention_heads=4, layer_init="xavier"
-        ),
-    ),
-    "ml-decoder": QueryHeadConfig(
-        tokens=TokensConfig(dim=768, token_relu=True),
-        queries=QueriesConfig(queries="random", groups=100),
-        decoder=DecoderConfig(first_block="identity", feedforward=2048),
-        classifier=ClassifierConfig(classifier_init="xavier"),
-    ),
-    # One body, three kinds of experts: what differs between these is due to the experts.
-    "hsq": _HSQ,
-    "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
-    "hsq-baseline": _HSQ.model_copy(update={"experts": ExpertsConfig()}),
-}
-
-
-@register_head(QueryHeadConfig, PRESETS)
+@register_head(QueryHeadConfig, QUERY_PRESETS)
 class QueryHead(Head):
     """[B, C, H, W] or [B, T, C] -> logits [B, N]. Label groups and word vectors are saved in the state dict."""
 

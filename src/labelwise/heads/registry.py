@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
-from typing import Annotated, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, SerializeAsAny
-from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.plugins import Registry, import_plugins, same_origin
-from labelwise.heads.base import Head, HeadConfig
+from labelwise.heads.builtin import BUILT_IN
+from labelwise.heads.config import HeadConfig
 
-HeadClass = TypeVar("HeadClass", bound=type[Head])
+if TYPE_CHECKING:
+    # Names and options are known without PyTorch; only making a head imports it.
+    from torch import Tensor
 
-_KINDS: dict[str, tuple[type[HeadConfig], type[Head]]] = {}
+    from labelwise.heads.base import Head
+
+HeadClass = TypeVar("HeadClass", bound="type[Head]")
+
+
+def _kind(config: type[HeadConfig]) -> str:
+    kind = config.model_fields["kind"].default
+    if not isinstance(kind, str):
+        raise LabelwiseError(f"{config.__name__} has no kind; add a line such as: kind: str = 'mine'")
+    return kind
+
+
+_CONFIGS: dict[str, type[HeadConfig]] = {_kind(head.config): head.config for head in BUILT_IN}
+_MODULES: dict[str, str] = {_kind(head.config): f"labelwise.heads.{head.module}" for head in BUILT_IN}
+_CLASSES: dict[str, type[Head]] = {}
 _PRESETS: Registry[HeadConfig] = Registry("head", "labelwise.heads")
+_PRESETS.update({name: options for head in BUILT_IN for name, options in head.presets.items()})
 
 
 def register_head(
@@ -52,18 +70,17 @@ def register_head(
     )
     >>> unregister_head("max")
     """
-    kind = config.model_fields["kind"].default
-    if not isinstance(kind, str):
-        raise LabelwiseError(f"{config.__name__} has no kind; add a line such as: kind: str = 'mine'")
+    kind = _kind(config)
     named = {kind: config(kind=kind)} if presets is None else dict(presets)
 
     def register(head: HeadClass) -> HeadClass:
-        if kind in _KINDS and not same_origin(_KINDS[kind][1], head):
+        other = kind in _CLASSES and not same_origin(_CLASSES[kind], head)
+        if other or _MODULES.get(kind, head.__module__) != head.__module__:
             raise LabelwiseError(f"there is a head of the kind {kind!r} already; choose another kind")
         for name in named:
             if name in _PRESETS and _PRESETS[name].kind != kind:
                 raise LabelwiseError(f"there is a head {name!r} already; choose another name")
-        _KINDS[kind] = (config, head)
+        _CONFIGS[kind], _CLASSES[kind] = config, head
         _PRESETS.update(named)
         return head
 
@@ -72,9 +89,10 @@ def register_head(
 
 def unregister_head(kind: str) -> None:
     """Forget a kind of head and its presets."""
-    if kind not in _KINDS:
-        raise unknown_name("kind", kind, _KINDS)
-    del _KINDS[kind]
+    if kind not in _CONFIGS:
+        raise unknown_name("kind", kind, _CONFIGS)
+    del _CONFIGS[kind]
+    _CLASSES.pop(kind, None)
     for name in [name for name, config in _PRESETS.items() if config.kind == kind]:
         del _PRESETS[name]
 
@@ -116,16 +134,16 @@ def with_options(config: HeadConfig, options: Mapping[str, Any], where: str) -> 
 
 def parse_config(values: Mapping[str, Any], where: str) -> HeadConfig:
     """A head's config from plain values, as saved in a model folder."""
-    return _registered(str(values.get("kind")), where)[0].parse(values, where)
+    return _config_class(str(values.get("kind")), where).parse(values, where)
 
 
-def _registered(kind: str, where: str) -> tuple[type[HeadConfig], type[Head]]:
-    if kind not in _KINDS:
+def _config_class(kind: str, where: str) -> type[HeadConfig]:
+    if kind not in _CONFIGS:
         import_plugins("labelwise.heads")
-    if kind not in _KINDS:
-        unknown = unknown_name("kind of head", kind, _KINDS)
+    if kind not in _CONFIGS:
+        unknown = unknown_name("kind of head", kind, _CONFIGS)
         raise LabelwiseError(f"{where}: {unknown}; import the package that registers it first")
-    return _KINDS[kind]
+    return _CONFIGS[kind]
 
 
 def _validated(value: object) -> object:
@@ -151,7 +169,10 @@ def build(
         if not config.has_queries:
             raise LabelwiseError("label_slot is for heads with queries; use another head", options={"head": "hsq"})
         inputs["label_slot"] = label_slot
-    make: Callable[..., Head] = _registered(config.kind, "head")[1]
+    _config_class(config.kind, "head")  # an error if nobody registered it
+    if config.kind not in _CLASSES:
+        import_module(_MODULES[config.kind])
+    make: Callable[..., Head] = _CLASSES[config.kind]
     return make(config, in_features, labels, **inputs)
 
 

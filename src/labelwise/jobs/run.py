@@ -13,6 +13,7 @@ from labelwise.data.images import BadImageError, Encoded
 from labelwise.jobs.job import JobFolder, JobSettings, JobSummary
 from labelwise.jobs.parts import Part
 from labelwise.runtime.exported import find_export
+from labelwise.runtime.folder import CONFIG, WEIGHTS, find_folder
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
@@ -185,13 +186,10 @@ class ModelFiles:
     @classmethod
     def read(cls, source: str) -> ModelFiles:
         """Of a run folder, a model folder, an exported model or a hub id."""
-        exported = find_export(source)
-        if exported is not None:
-            files = [file for file in exported.folder.iterdir() if file.is_file()]
+        folder = find_folder(source)
+        if find_export(folder) is not None:
+            files = [file for file in folder.iterdir() if file.is_file()]
         else:
-            from labelwise.model.folder import CONFIG, WEIGHTS, find_folder
-
-            folder = find_folder(source)
             files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
         return cls({file.name: file.read_bytes() for file in sorted(files)})
 

@@ -3,23 +3,31 @@
 Targets are 1, 0, -1 (unknown) or soft values in [0, 1]. Everything is computed in float32 (float64 for float64 logits).
 """
 
-from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
-from labelwise.losses.modules import (
-    BCE,
-    CSL,
-    SPLC,
-    Asymmetric,
-    Focal,
-    Hill,
-    Loss,
-    Ranking,
-    SoftmaxCrossEntropy,
-    TwoWay,
-    create,
-    list_losses,
-    loss_options,
-)
-from labelwise.losses.selective import csl
+import sys
+from typing import TYPE_CHECKING
+
+from labelwise.core.errors import unknown_name
+from labelwise.core.lazy import lazy_imports
+from labelwise.core.plugins import import_plugins
+
+if TYPE_CHECKING:
+    from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
+    from labelwise.losses.modules import (
+        BCE,
+        CSL,
+        SPLC,
+        Asymmetric,
+        Focal,
+        Hill,
+        Loss,
+        Ranking,
+        SoftmaxCrossEntropy,
+        TwoWay,
+        create,
+        list_losses,
+        loss_options,
+    )
+    from labelwise.losses.selective import csl
 
 __all__ = [
     "BCE",
@@ -34,6 +42,7 @@ __all__ = [
     "TwoWay",
     "asymmetric",
     "bce",
+    "check_loss",
     "create",
     "csl",
     "focal",
@@ -45,3 +54,22 @@ __all__ = [
     "splc",
     "two_way",
 ]
+
+BUILT_IN = ("bce", "softmax-cross-entropy", "focal", "asymmetric", "two-way", "ranking", "hill", "splc", "csl")
+
+__getattr__ = lazy_imports(__name__, __file__)
+
+
+def check_loss(name: str) -> None:
+    """Raise an error for a loss that does not exist; without PyTorch, unless a package brings losses of its own.
+
+    Args:
+        name: One of `list_losses()`.
+    """
+    if name in BUILT_IN:
+        return
+    import_plugins("labelwise.losses")
+    modules = sys.modules.get("labelwise.losses.modules")  # where losses are registered
+    if modules is None:
+        raise unknown_name("loss", name, BUILT_IN)
+    modules.loss_options(name)

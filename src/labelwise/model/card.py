@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
-
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.config import ModelConfig
 
@@ -109,6 +107,8 @@ def model_card(
 
 
 def _metadata(config: ModelConfig, name: str | None, license: str | None, measured: Sequence[Measured]) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
     results = [
         EvalResult(
             task_type="image-classification",

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from labelwise.backbones import BackboneConfig
+from labelwise.backbones.config import BackboneConfig
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads import AnyHeadConfig
+from labelwise.heads.registry import AnyHeadConfig
 from labelwise.runtime.prediction import TaggerConfig
-from labelwise.words import WordsConfig
+from labelwise.words.config import WordsConfig
 
 
 class ModelConfig(TaggerConfig):

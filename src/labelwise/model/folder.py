@@ -6,26 +6,21 @@ import json
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
-from labelwise.backbones import Backbone, BackboneConfig
-from labelwise.backbones.weights import in_package
-from labelwise.core.errors import LabelwiseError, did_you_mean
+from labelwise.backbones.config import BackboneConfig, in_package
+from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.exported import is_hub_id
+from labelwise.runtime.folder import CARD, CONFIG, WEIGHTS, find_folder, network_folder
+
+if TYPE_CHECKING:
+    # At run time only where tensors are read or written: a config is read without PyTorch.
+    from torch import Tensor
 
 FORMAT = 1  # raised when older versions cannot read what this one writes
 _IN_PACKAGE = "backbone_in_package"  # in config.json: about the folder, not about the model
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def replace_model_folder(folder: Path, write: Callable[[Path], None]) -> None:
@@ -39,6 +34,8 @@ def write_files(
     folder: Path, config: ModelConfig, state: Mapping[str, Tensor], *, backbone_in_package: bool = False
 ) -> None:
     """Write weights, config and card. `backbone_in_package`: the state has no backbone, see `compacted`."""
+    from safetensors.torch import save_file
+
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     atomic_write(folder / WEIGHTS, lambda draft: save_file(tensors, draft, metadata={"format": "pt"}))
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
@@ -51,7 +48,10 @@ def write_files(
 
 def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
     """Where the model was found, its config and its tensors."""
-    folder = find_folder(source, **hub_options)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = network_folder(find_folder(source, **hub_options))
     config = read_config(folder)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -64,53 +64,11 @@ def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConf
     return folder, config, tensors
 
 
-def find_folder(
-    source: str | Path,
-    *,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | Path | None = None,
-    local_files_only: bool = False,
-    force_download: bool = False,
-) -> Path:
-    """The folder of a model: `source` itself, `model/` of a run folder, or the snapshot of a hub repository."""
-    path = Path(source)
-    for candidate in (path, path / "model"):
-        if (candidate / CONFIG).is_file():
-            return candidate
-    if path.is_file():
-        raise LabelwiseError(
-            f"{str(source)!r} is a file, not a model folder; from a checkpoint of the papers' public code, "
-            "lw.load_checkpoint(FILE).save(FOLDER) makes one"
-        )
-    if path.exists():
-        raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
-    if not is_hub_id(str(source)):
-        guess = did_you_mean(path)
-        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'{guess}")
-    try:
-        return Path(
-            snapshot_download(
-                str(source),
-                revision=revision,
-                token=token,
-                cache_dir=cache_dir,
-                local_files_only=local_files_only,
-                force_download=force_download,
-                allow_patterns=[CONFIG, WEIGHTS, CARD],
-            )
-        )
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        offline = isinstance(error, LocalEntryNotFoundError)
-        why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
-        raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None
-
-
 def read_config(folder: Path) -> ModelConfig:
     where, content = str(folder / CONFIG), _read_content(folder)
     if "export" in content:
         raise LabelwiseError(
-            f"{str(folder)!r} is an exported model, which only predicts; load the model that it was made from"
+            f"{str(folder)!r} is an exported model, without weights for PyTorch; load the model that it was made from"
         )
     if not isinstance(content.get("format"), int):
         raise LabelwiseError(f"{where!r} is not the config of a labelwise model: it has no format")
@@ -142,6 +100,8 @@ def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[di
     Matrices become 16-bit floats; vectors (biases, norms, running statistics) are small and stay exact. A backbone that
     still has the weights of an installed package is left out; loading takes them from there.
     """
+    import torch
+
     installed = package_tensors(backbone) if in_package(backbone.name) else {}
     left_out = bool(installed) and all(torch.equal(tensor, state[name].cpu()) for name, tensor in installed.items())
     return {name: _half(state[name]) for name in state if not (left_out and name in installed)}, left_out
@@ -149,6 +109,8 @@ def compacted(backbone: BackboneConfig, state: Mapping[str, Tensor]) -> tuple[di
 
 def package_tensors(backbone: BackboneConfig) -> dict[str, Tensor]:
     """A backbone's tensors as an installed package has them, by their names in a model."""
+    from labelwise.backbones.timm_backbone import Backbone
+
     return {f"backbone.{name}": tensor for name, tensor in Backbone(backbone, "package").state_dict().items()}
 
 

@@ -14,7 +14,7 @@ from labelwise.backbones import Backbone
 from labelwise.core.arrays import Floats
 from labelwise.loading.augment import join_pairs
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.prediction import QueryMaps, probabilities
+from labelwise.runtime.prediction import Evidence, probabilities
 from labelwise.runtime.sessions import Family
 
 
@@ -78,13 +78,18 @@ class Network(nn.Module):
         return TorchEngine(self)(images)
 
     @torch.inference_mode()
-    def maps(self, images: Floats) -> QueryMaps | None:
-        """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if the head does not attend."""
-        if not self.config.head.has_attention:
-            return None
+    def evidence(self, images: Floats) -> Evidence:
+        """The logits with what led to them, for inputs [B, 3, H, W], all NumPy."""
         self._evaluate()
         details = self.details(torch.from_numpy(images).to(next(self.parameters()).device))
-        return details.attention.float().cpu().numpy(), details.label_query.cpu().numpy()
+
+        def array(tensor: Tensor | None) -> Floats | None:
+            return None if tensor is None else tensor.float().cpu().numpy()
+
+        logits = array(details.logits)
+        assert logits is not None
+        query = details.label_query.cpu().numpy()
+        return Evidence(logits, query, array(details.mean_attention), array(details.stacked_gates))
 
     def _evaluate(self) -> None:
         if any(module.training for module in self.modules()):

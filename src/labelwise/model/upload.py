@@ -16,7 +16,8 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, model_card, public_source
-from labelwise.model.folder import CARD, CONFIG, WEIGHTS, read_config, replace_model_folder
+from labelwise.model.folder import read_config, replace_model_folder
+from labelwise.runtime.folder import CARD, CONFIG, WEIGHTS
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 

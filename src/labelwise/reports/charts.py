@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from labelwise.evaluation import Difference
 from labelwise.reports.html import Html, part
+
+if TYPE_CHECKING:
+    from labelwise.evaluation import Difference
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom

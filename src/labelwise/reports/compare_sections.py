@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.analysis.compare import Comparison, best_in, improved_pairs
+from labelwise.analysis.comparison import Comparison, best_in, improved_pairs
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.reports.charts import Row, difference_chart, line_chart, row_chart, scatter_chart
 from labelwise.reports.html import Html

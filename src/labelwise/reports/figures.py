@@ -1,21 +1,14 @@
-"""Figures that matplotlib draws: attention maps of an image, and the statistics of a dataset."""
+"""Figures that matplotlib draws: the statistics of a dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.data.inspection import Inspection
-from labelwise.reports.overlay import COLDEST, heat_colour, overlay
-from labelwise.runtime.prediction import Prediction
 
-_COLUMNS = 3  # of an explanation
 _LABELS_SHOWN = 40  # of a dataset: more names cannot be read
 
 
@@ -38,45 +31,6 @@ def names_as_written() -> Iterator[None]:
         raise missing_extra("matplotlib", "plots") from None
     with matplotlib.rc_context({"text.parse_math": False}):
         yield
-
-
-@names_as_written()
-def save_explanation(
-    prediction: Prediction, maps: Mapping[str, NDArray[np.floating]], path: str | Path, what: str = ""
-) -> None:
-    """Draw an image and a map for each label. Needs matplotlib.
-
-    Args:
-        prediction: What the model said about the image.
-        maps: A map [H, W] per label.
-        path: A .png, .pdf or .svg file.
-        what: A caption that says what the maps are.
-    """
-    check_can_draw(Path(path))
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-
-    scores, applies = prediction.all_scores, set(prediction.labels)
-    image = prediction.open_image()
-    columns = min(_COLUMNS, 1 + len(maps))
-    rows = ceil((1 + len(maps)) / columns)
-    height = 3.2 * image.height / image.width
-    figure = Figure(figsize=(3.4 * columns, (min(height, 6.0) + 0.8) * rows + 0.6), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes:
-        axis.set_axis_off()
-    axes[0].imshow(image)
-    axes[0].set_title(Path(str(getattr(prediction.image, "filename", prediction.image))).name, fontsize=10)
-    for axis, (label, values) in zip(axes[1:], maps.items(), strict=False):
-        axis.imshow(overlay(image, values, prediction.preprocessing))
-        note = "" if label in applies else f"\nbelow its threshold {prediction.thresholds[label]:.2f}"
-        axis.set_title(f"{label}  {scores[label]:.2f}{note}", fontsize=10)
-    colours = ListedColormap(heat_colour(np.linspace(COLDEST, 1, 256)) / 255)
-    bar = figure.colorbar(ScalarMappable(cmap=colours), ax=axes, orientation="horizontal", shrink=0.4, aspect=40)
-    bar.set_ticks([0, 1], labels=["attended least", "attended most"], fontsize=9)
-    bar.set_label(what, fontsize=9)
-    figure.savefig(path, dpi=130)
 
 
 @names_as_written()

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from labelwise.core.errors import counted
 from labelwise.core.files import atomic_write, sha256
-from labelwise.evaluation import Interval
+
+if TYPE_CHECKING:
+    from labelwise.evaluation import Interval
 
 Html = Markup
 # The browser refuses to fetch anything, and to run any script but ours, whatever a label's name may be.
@@ -137,6 +139,7 @@ def percent(fraction: float) -> str:
 
 def interval(found: Interval | None) -> str:
     """
+    >>> from labelwise.evaluation import Interval
     >>> interval(Interval(0.85794, 0.87493)), interval(None)
     ('85.8 to 87.5', '')
     """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from labelwise.analysis.compare import compare, named_pairs, related_pairs
+from labelwise.analysis.comparison import compare, named_pairs, related_pairs
 from labelwise.analysis.curves import PER_LABEL, CoOccurrence, Mistake, co_occurrence, worst_mistakes
 from labelwise.analysis.experts import recorded_use
 from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs, report_data, trained_on

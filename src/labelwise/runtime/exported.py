@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import Field
 
 from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import is_image
-from labelwise.runtime.prediction import TaggerConfig
-from labelwise.runtime.sessions import Engine, EngineName, Family, OnnxEngine, OpenVinoEngine
+from labelwise.runtime.prediction import Evidence, TaggerConfig
+from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
 
 FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
+OUT, ATTENTION, GATES = "out", "attention", "gates"  # the outputs of the network in the file
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 ExportFormat = Literal["onnx", "openvino", "torch"]
 FILES: dict[ExportFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
@@ -30,7 +31,9 @@ class ExportConfig(Config):
     """What is known about the exported file."""
 
     kind: ExportFormat
-    precision: Literal["float32", "int8"] = "float32"
+    precision: Literal["float32", "float16", "int8"] = "float32"
+    outputs: tuple[str, ...] = (OUT,)  # logits, then what led to them: attention, gates
+    label_query: tuple[int, ...] | None = None  # the query that answers for each label; None: each has its own
     other_sizes: bool  # takes images whose sides are any multiples of 32, else only those of the model's size
     difference: float | None = None  # relative, the largest one between its outputs and the model's
     mean_average_precision: dict[str, float] | None = None  # INT8: percent on the calibration images, before and after
@@ -45,7 +48,7 @@ class ExportedModel:
     about: ExportConfig
     config: TaggerConfig
     content: dict[str, Any]  # all of the model's config, as JSON
-    _session: Engine | None = None
+    _session: FileEngine | None = None
 
     def open(self, engine: EngineName = "auto") -> Self:
         """Open the network by this engine; an error if it cannot run the file, or if the file has other labels."""
@@ -53,13 +56,13 @@ class ExportedModel:
         family = self._family(engine)
         if not path.is_file():
             raise LabelwiseError(f"{str(self.folder)!r} has no {path.name}; copy the whole folder")
-        session = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
+        session: FileEngine = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
         self._require_same_labels(path, session.output_shape, session.metadata)
         self._session = session
         return self
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> FileEngine:
         if self._session is None:
             self.open()
         assert self._session is not None
@@ -73,8 +76,12 @@ class ExportedModel:
         """Logits [B, N] of inputs [B, 3, H, W]."""
         return self.engine(images)
 
-    def maps(self, images: Floats) -> None:
-        """An exported network gives logits alone."""
+    def evidence(self, images: Floats) -> Evidence:
+        """The logits with what led to them; logits alone if the file has no more."""
+        outputs = self.engine.outputs(images)
+        found = {name: outputs[name] for name in self.about.outputs if name in outputs}
+        label_query = self.about.label_query or range(len(self.config.labels))
+        return Evidence(found[OUT], np.array(label_query), found.get(ATTENTION), found.get(GATES))
 
     def _family(self, name: EngineName) -> EngineName:
         if self.about.kind == "torch":
@@ -128,6 +135,8 @@ def find_export(source: str | Path) -> ExportedModel | None:
     if not isinstance(content, dict) or "export" not in content:
         return None
     if not isinstance(content.get("format"), int) or content["format"] > FORMAT:
+        from importlib.metadata import version
+
         raise LabelwiseError(
             f"{str(source)!r} was made by a newer labelwise (this is {version('labelwise')}); "
             "upgrade with: pip install -U labelwise"

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import cached_property
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, field_validator, model_validator
 
-from labelwise.core.arrays import Doubles, Floats
+from labelwise.core.arrays import Doubles, Floats, Ints
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.tables import to_frame
@@ -27,7 +27,7 @@ from labelwise.data.preprocessing import Preprocessing
 if TYPE_CHECKING:
     import pandas
 
-QueryMaps = tuple[Floats, NDArray[np.int64]]  # where each query looked, [..., K, H, W]; each label's query, [N]
+QueryMaps = tuple[Floats, Ints]  # where each query looked, [K, H, W]; each label's query, [N]
 _THUMBNAIL = 96  # pixels high, in notebooks
 _ROWS_SHOWN = 20
 
@@ -61,6 +61,42 @@ class TaggerConfig(Config):
     def label_thresholds(self) -> tuple[float, ...]:
         """The score from which each label applies, [N]: the fitted ones, else 0.5."""
         return self.thresholds or (0.5,) * len(self.labels)
+
+
+class Evidence(NamedTuple):
+    """A network's logits with what led to them.
+
+    Attributes:
+        logits: [B, N].
+        label_query: [N], the query that answers for each label.
+        attention: [B, layers, K, H, W], where each query looked, the mean of the attention heads; None: not known.
+        gates: [B, layers, K, n_t + n_s], the weights of HSQ's experts, the query's own first; None: not known.
+    """
+
+    logits: Floats
+    label_query: Ints
+    attention: Floats | None = None
+    gates: Floats | None = None
+
+    def maps(self, layer: int | None = None) -> Floats | None:
+        """Where each query looked, [B, K, H, W], in a decoder layer counted from 1; default: the last."""
+        if self.attention is None:
+            return None
+        layers = self.attention.shape[1]
+        if layer is not None and not 1 <= layer <= layers:
+            raise LabelwiseError(f"layer {layer}: this model's attention has layers 1 to {layers}")
+        chosen: Floats = self.attention[:, -1 if layer is None else layer - 1]
+        return chosen
+
+
+def attention_caption(layer: int | None, head: int | None = None) -> str:
+    """What a map of attention shows.
+
+    >>> attention_caption(None), attention_caption(1, 3)
+    ('attention of the last layer, mean of the heads', 'attention of layer 1, head 3')
+    """
+    heads = "mean of the heads" if head is None else f"head {head}"
+    return f"attention of {'the last layer' if layer is None else f'layer {layer}'}, {heads}"
 
 
 def probabilities(logits: Floats, config: TaggerConfig) -> Doubles:

@@ -29,6 +29,20 @@ class Engine(Protocol):
     def __call__(self, images: Floats) -> Floats: ...
 
 
+class FileEngine(Engine, Protocol):
+    """An engine that runs a network from a file, which may also tell what led to its logits."""
+
+    @property
+    def output_shape(self) -> list[Any]:
+        """Of the first output; dynamic sides are no integers."""
+
+    @property
+    def metadata(self) -> dict[str, str]: ...
+
+    def outputs(self, images: Floats) -> dict[str, Floats]:
+        """All outputs by their names."""
+
+
 def relative_difference(found: Floats, expected: Floats) -> float:
     """The largest difference, as a share of the largest expected value (or of 1, if that is more); NaN gives infinity.
 
@@ -57,18 +71,22 @@ class OnnxEngine:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            (inputs,), (output,) = self._session.get_inputs(), self._session.get_outputs()
+            (inputs,), outputs = self._session.get_inputs(), self._session.get_outputs()
         except Exception as error:  # the runtime has a dozen error classes without a common base
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
         self._input = inputs.name
-        self.output_shape: list[int | str | None] = output.shape  # names and None for dynamic sides
+        self._names = [output.name for output in outputs]
+        self.output_shape: list[Any] = outputs[0].shape  # names and None for dynamic sides
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def __call__(self, images: Floats) -> Floats:
-        (out,) = self._session.run(None, {self._input: images})
+        (out,) = self._session.run(self._names[:1], {self._input: images})
         result: Floats = out
         return result
+
+    def outputs(self, images: Floats) -> dict[str, Floats]:
+        return dict(zip(self._names, self._session.run(None, {self._input: images}), strict=True))
 
 
 def openvino() -> Any:
@@ -96,12 +114,13 @@ class OpenVinoEngine:
         try:
             model = package.Core().read_model(path)
             self._request = package.compile_model(model, "CPU", settings).create_infer_request()
-            (output,) = model.outputs
+            outputs = model.outputs
         except Exception as error:  # RuntimeError or ValueError, with the file's content in the message
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
-        shape = output.partial_shape
-        self.output_shape: list[int | None] = [
+        self._names = [output.get_any_name() for output in outputs]
+        shape = outputs[0].partial_shape
+        self.output_shape: list[Any] = [
             side.get_length() if side.is_static else None for side in (shape if shape.rank.is_static else ())
         ]
         info = dict(model.get_rt_info().items())
@@ -110,6 +129,12 @@ class OpenVinoEngine:
 
     def __call__(self, images: Floats) -> Floats:
         self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
+        return self._output(0)
+
+    def outputs(self, images: Floats) -> dict[str, Floats]:
+        self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
+        return {name: self._output(number) for number, name in enumerate(self._names)}
+
+    def _output(self, number: int) -> Floats:
         # a copy: the next call overwrites this memory
-        out: Floats = np.array(self._request.get_output_tensor(0).data, np.float32)
-        return out
+        return np.array(self._request.get_output_tensor(number).data, np.float32)

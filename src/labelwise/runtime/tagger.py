@@ -16,6 +16,7 @@ from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.prediction import (
+    Evidence,
     Prediction,
     Predictions,
     QueryMaps,
@@ -39,8 +40,8 @@ class Model(Protocol):
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, H, W]."""
 
-    def maps(self, images: Floats) -> QueryMaps | None:
-        """Where each query looked, [B, K, H, W], and the query of each label, [N]; None if that is not to be had."""
+    def evidence(self, images: Floats) -> Evidence:
+        """The logits with what led to them, as far as the model can tell."""
 
 
 class Tagger:
@@ -128,19 +129,25 @@ class Tagger:
         finally:
             decoded.close()
 
-    def query_maps(self, source: FoundImage) -> QueryMaps:
-        """Where each query looked in an image, [K, H, W], and the query that answers for each label, [N]."""
-        found = self.model.maps(self.input(source)[None])
-        if found is None:
+    def query_maps(self, source: FoundImage, layer: int | None = None) -> QueryMaps:
+        """Where each query looked in an image, [K, H, W], and the query that answers for each label, [N].
+
+        Args:
+            source: The image.
+            layer: The decoder layer, counted from 1. Default: the last.
+        """
+        evidence = self.model.evidence(self.input(source)[None])
+        maps = evidence.maps(layer)
+        if maps is None:
             if isinstance(self.model, ExportedModel):
                 raise LabelwiseError(
-                    f"the exported model {str(self.model.folder)!r} only predicts; load the model that it was made from"
+                    f"the exported model {str(self.model.folder)!r} has no maps of where it looked; export it again "
+                    "with maps, or load the model that it was made from"
                 )
             raise LabelwiseError(
                 "this model's head has no attention to show; explain it with Grad-CAM", options={"method": "grad-cam"}
             )
-        maps, label_query = found
-        return maps[0], label_query
+        return maps[0], evidence.label_query
 
     def scores(self, images: Floats) -> Doubles:
         """`probabilities` [B, N] of inputs [B, 3, size, size]."""

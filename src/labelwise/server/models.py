@@ -15,14 +15,13 @@ import numpy as np
 
 from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.engines.load import load, require_network
-from labelwise.runtime.exported import ExportedModel
-from labelwise.runtime.prediction import Prediction, probabilities
+from labelwise.engines.load import full_config, load, require_network
+from labelwise.runtime.exported import ATTENTION, GATES, ExportedModel
+from labelwise.runtime.prediction import Evidence, Prediction, probabilities
 from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
 
 if TYPE_CHECKING:
-    from labelwise.heads.base import HeadDetails
     from labelwise.model.model import LabelModel
 
 _RELABELLED = 16  # relabelled models that are kept; they share all weights but the word vectors
@@ -71,8 +70,8 @@ def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None
     tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
     size = tagger.config.preprocessing.size
     tagger.logits(np.zeros((1, 3, size, size), np.float32))  # the first run allocates and compiles
-    if not isinstance(tagger.model, ExportedModel):
-        import labelwise.analysis.maps  # noqa: F401  (takes seconds: the first /explain should not wait for it)
+    if not (isinstance(tagger.model, ExportedModel) or full_config(tagger.model).head.has_attention):
+        import labelwise.analysis.maps  # noqa: F401  (Grad-CAM; takes seconds: the first /explain should not wait)
     return tagger
 
 
@@ -88,7 +87,9 @@ def _describe(tagger: Tagger) -> dict[str, Any]:
         "crop_ratio": preprocessing.crop_ratio,
     }
     if isinstance(tagger.model, ExportedModel):
-        return content | {"words": False, "explain": False, "attention": False, "experts": False}
+        outputs = tagger.model.about.outputs
+        known = {"explain": ATTENTION in outputs, "attention": ATTENTION in outputs, "experts": GATES in outputs}
+        return content | {"words": False, **known}
     config = require_network(tagger.model).config
     return content | {
         "words": config.head.takes_new_labels and config.words is not None,
@@ -110,34 +111,38 @@ def predicted(tagger: Tagger, scores: Doubles, options: dict[str, Any]) -> bytes
 
 def explained(name: str, tagger: Tagger, image: Floats, options: dict[str, Any]) -> bytes:
     """The whole answer of /explain for an input [3, size, size]."""
-    if isinstance(tagger.model, ExportedModel):
-        raise LabelwiseError(f"the model {name!r} is exported: it predicts, but cannot explain")
-    import torch
-
-    from labelwise.analysis.maps import label_maps, natural_method
-
-    model = require_network(tagger.model)
-    inputs = torch.from_numpy(image)[None].to(next(model.parameters()).device)  # [1, 3, size, size]
-    with torch.inference_mode():
-        details = model.details(inputs)
-    scores = probabilities(details.logits.float().cpu().numpy(), tagger.config)[0]  # [N]
-    prediction = Prediction(tagger.config, "", scores)
+    evidence = tagger.model.evidence(image[None])
+    prediction = Prediction(tagger.config, "", probabilities(evidence.logits, tagger.config)[0])
     shown = _shown(prediction, options["maps"])
     columns = [tagger.labels.index(label) for label in shown]
-    method = natural_method(model)
-    if method == "attention":
-        maps = details.label_attention[0][columns]  # [n, H, W]
+    maps = evidence.maps()
+    if maps is not None:
+        kind, chosen = "attention", maps[0][evidence.label_query[columns]]  # [n, H, W]
+    elif isinstance(tagger.model, ExportedModel):
+        raise LabelwiseError(f"the model {name!r} was exported without maps: it cannot explain")
     else:
-        maps = label_maps(model, inputs, torch.tensor([columns], device=inputs.device), method=method)[0]
+        kind, chosen = "grad-cam", _grad_cam(require_network(tagger.model), image, columns)
     return _json(
         {
             "model": name,
             "labels": _rounded(prediction.all_scores),
-            "maps": dict(zip(shown, _lists(maps.float().cpu().numpy()), strict=True)),
-            "kind": method,
-            "experts": _experts(model, details),
+            "maps": dict(zip(shown, _lists(chosen), strict=True)),
+            "kind": kind,
+            "experts": _experts(tagger, evidence),
         }
     )
+
+
+def _grad_cam(model: LabelModel, image: Floats, columns: list[int]) -> Floats:
+    """Maps [n, H, W] for a head without attention."""
+    import torch
+
+    from labelwise.analysis.maps import label_maps
+
+    inputs = torch.from_numpy(image)[None].to(next(model.parameters()).device)  # [1, 3, size, size]
+    maps = label_maps(model, inputs, torch.tensor([columns], device=inputs.device), method="grad-cam")
+    found: Floats = maps[0].float().cpu().numpy()
+    return found
 
 
 def _shown(prediction: Prediction, wanted: list[str] | None) -> list[str]:
@@ -150,18 +155,17 @@ def _shown(prediction: Prediction, wanted: list[str] | None) -> list[str]:
     return wanted
 
 
-def _experts(model: LabelModel, details: HeadDetails) -> dict[str, Any] | None:
+def _experts(tagger: Tagger, evidence: Evidence) -> dict[str, Any] | None:
     """The gates of the last expert layer on this image, label by label."""
-    counts = model.config.head.expert_counts
-    if counts is None or not details.gates:
+    counts = full_config(tagger.model).head.expert_counts
+    if counts is None or evidence.gates is None:
         return None
-    shared = counts[1]
-    weights = details.gates[-1][0][details.label_query].float().cpu().numpy()  # [N, n_t + n_s], task experts first
-    own = weights.shape[1] - shared
+    own, shared = counts
+    weights = evidence.gates[0, -1][evidence.label_query]  # [N, n_t + n_s], task experts first
     names = ["own"] if own == 1 else [f"own {number}" for number in range(own)]
     return {
         "names": [*names, *(f"shared {number}" for number in range(shared))],
-        "weights": dict(zip(model.labels, _lists(weights), strict=True)),
+        "weights": dict(zip(tagger.labels, _lists(weights), strict=True)),
     }
 
 

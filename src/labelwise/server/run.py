@@ -55,6 +55,8 @@ async def _serve(
     metrics = Metrics()
     pool = Pool(settings, thread_count(), metrics, _say)
     stop = _stop_event()
+    names = ", ".join(model.name for model in settings.models)
+    _say(f"loading {names} …")
     try:
         if not await _finished(pool.start(), stop):
             return
@@ -64,7 +66,6 @@ async def _serve(
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
-        names = ", ".join(model.name for model in settings.models)
         _say(f"serving {names} on {_address(listener)} (API: /docs); Ctrl-C stops")
         if key is None and not ip_address(listener.getsockname()[0]).is_loopback:
             _say("warning: anyone who reaches this address can use it; set an API key (LABELWISE_API_KEY)")

@@ -66,7 +66,7 @@ class Service:
     async def explain(self, request: Request, name: str | None, query: schema.ExplainQuery) -> Response:
         model = self.model(name)
         if not model["explain"]:
-            raise Problem(422, f"the model {model['name']!r} is exported: it predicts, but cannot explain")
+            raise Problem(422, f"the model {model['name']!r} was exported without maps: it cannot explain")
         shown = split_labels(query.labels)
         if shown is not None and len(shown) > MOST_MAPS:
             raise Problem(422, f"{len(shown)} labels are too many for one request; ask for up to {MOST_MAPS}")

@@ -15,10 +15,9 @@ from labelwise.data.manifests import row_names, write_manifest
 from labelwise.data.sources import open_data
 from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
-from labelwise.heads import preset, with_options
-from labelwise.training.recipe import Recipe, full_key, load_recipe
+from labelwise.heads.registry import preset, with_options
+from labelwise.training.recipe import Recipe, check, full_key, load_recipe
 from labelwise.training.run import SPLITS
-from labelwise.training.train import check
 
 _OPTION = "model.options."
 

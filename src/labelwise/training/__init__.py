@@ -1,6 +1,13 @@
 """Training: from a recipe and a dataset to a run, which holds the model."""
 
-from labelwise.training.recipe import Recipe, load_recipe, save_recipe
-from labelwise.training.run import Run, open_runs
+from typing import TYPE_CHECKING
+
+from labelwise.core.lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from labelwise.training.recipe import Recipe, load_recipe, save_recipe
+    from labelwise.training.run import Run, open_runs
 
 __all__ = ["Recipe", "Run", "load_recipe", "open_runs", "save_recipe"]
+
+__getattr__ = lazy_imports(__name__, __file__)

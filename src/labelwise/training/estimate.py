@@ -19,8 +19,9 @@ from labelwise.training.display import Display
 from labelwise.training.model_options import apply_options
 from labelwise.training.optimizer import create_optimizer
 from labelwise.training.recipe import Recipe
-from labelwise.training.setup import build_model, open_tables
+from labelwise.training.setup import build_model
 from labelwise.training.step_cost import StepCost, count_step
+from labelwise.training.tables import open_tables
 
 GIB = 2**30
 CUDA_ITSELF = GIB  # its context and libraries, and what the allocator cannot use: about this much

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -14,10 +15,10 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
-from labelwise.heads import preset
-from labelwise.loading.augment import AugmentationConfig
-from labelwise.losses import loss_options
-from labelwise.words import WordsConfig
+from labelwise.heads.registry import preset, with_options
+from labelwise.loading.config import AugmentationConfig
+from labelwise.losses import check_loss
+from labelwise.words.config import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Freeze = Literal["none", "stem", "stem+norms", "early", "backbone"]
@@ -268,8 +269,12 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     if "model.head" in changes and isinstance(values.get("model"), dict):
         head = preset(str(changes["model.head"]))
         _keep_what_fits(values["model"], {**head.option_parts(), **head.renamed_options()})
-    if "loss.name" in changes and isinstance(values.get("loss"), dict):
-        _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
+    if "loss.name" in changes:
+        check_loss(str(changes["loss.name"]))
+        if isinstance(values.get("loss"), dict) and values["loss"].get("options"):
+            from labelwise.losses import loss_options  # needs PyTorch
+
+            _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}
     for old, new in Recipe.renamed.items():  # a file with the old name, and a change under either one
         if new in changes and old in values:
@@ -317,6 +322,37 @@ def short_key(key: str) -> str:
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write a recipe with all its defaults, so that the file reruns the training even after defaults have changed."""
     atomic_write(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def check(recipe: Recipe) -> None:
+    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded."""
+    model = recipe.model
+    head = with_options(preset(model.head), model.options, f"head {model.head!r}")
+    if head.takes_words and model.words is None:
+        raise LabelwiseError(
+            "this head needs word vectors of the labels, from a package or a file",
+            options={"model.words": "package:glove-50d"},
+        )
+    softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
+    if softmax and model.options.get("random_queries"):
+        raise LabelwiseError(
+            "random_queries need independent labels; use none, or train a multi-label model with another loss",
+            options={"head.random_queries": 0},
+        )
+    check_loss(recipe.loss.name)
+    if recipe.loss.options.get("reduction") == "none":
+        raise LabelwiseError(
+            "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
+            options={"loss.options.reduction": "mean"},
+        )
+    if recipe.pair_mix and not recipe.can_mix_pairs:
+        raise LabelwiseError(
+            "pair_mix joins two images into one with the labels of both, too many for a single-label model",
+            options={"pair_mix": 0},
+        )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.batch_size % processes:
+        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:

@@ -20,14 +20,16 @@ from labelwise.core.files import lock
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
-from labelwise.evaluation.evaluate import Evaluation, evaluate
-from labelwise.evaluation.inference import InferenceOptions
-from labelwise.model.folder import WEIGHTS, find_folder, read_config
-from labelwise.model.model import LabelModel, load_model
+from labelwise.model.folder import read_config
+from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import pandas
+
+    from labelwise.evaluation.evaluate import Evaluation
+    from labelwise.evaluation.inference import InferenceOptions
+    from labelwise.model.model import LabelModel
 
 RECIPE, HISTORY, SPLITS, GATES, MODEL = "recipe.yaml", "metrics.jsonl", "split.csv", "gates", "model"
 _RUN_FILES = (MODEL, "checkpoints", HISTORY, "log.txt", SPLITS, "tensorboard", GATES, "predictions")
@@ -69,7 +71,7 @@ class Run(os.PathLike[str]):
 
     def __init__(self, source: str | Path, name: str | None = None) -> None:
         self.source = str(source)
-        self.model_folder = find_folder(source)
+        self.model_folder = network_folder(find_folder(source))
         if not (self.model_folder / WEIGHTS).is_file():
             raise LabelwiseError(f"{self.source!r} has no {WEIGHTS}: finish its training, or copy the whole folder")
         self.config = read_config(self.model_folder)
@@ -105,6 +107,8 @@ class Run(os.PathLike[str]):
 
     def model(self) -> LabelModel:
         """Load the trained model, on the CPU and in evaluation mode."""
+        from labelwise.model.model import load_model
+
         return load_model(self.model_folder)
 
     def with_splits(self, table: LabelTable) -> LabelTable:
@@ -136,6 +140,8 @@ class Run(os.PathLike[str]):
         source = data if data is not None else self.recipe.data.source if self.recipe is not None else None
         if source is None:
             raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
+        from labelwise.evaluation.evaluate import evaluate
+
         table = self.with_splits(source if isinstance(source, LabelTable) else open_data(source)).part(split)
         model = self.model()
         found = evaluate(model, table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
@@ -255,7 +261,7 @@ def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
 
     With `overwrite`, the run that is there is set aside; it comes back if the new one fails before it has begun.
     """
-    _check(folder, resume, overwrite)
+    check_folder(folder, resume, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
         try:
@@ -273,7 +279,8 @@ def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
             _settle(folder)
 
 
-def _check(folder: Path, resume: bool, overwrite: bool) -> None:
+def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
+    """Raise an error if a training cannot write to `folder`."""
     used = (folder / RECIPE).exists() or (folder / _ASIDE / RECIPE).exists()
     if resume and not used:
         raise LabelwiseError(f"there is no run in {str(folder)!r} to resume")

@@ -1,120 +1,25 @@
-"""What a training starts from: tables, model, batches and, if there is one, the model to continue from."""
+"""What a training starts from: model, batches and, if there is one, the model to continue from."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lightning_fabric import Fabric
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import sha256
-from labelwise.data.labels import seen_labels, unseen_labels
-from labelwise.data.manifests import write_manifest
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.sources import open_data
-from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
 from labelwise.loading.augment import eval_transform, train_transform
 from labelwise.loading.dataset import ImageDataset
 from labelwise.model.config import ModelConfig
-from labelwise.model.folder import find_folder
 from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
-from labelwise.training.display import Display
 from labelwise.training.grouping import group_labels
-from labelwise.training.recipe import DataRecipe, Recipe
-from labelwise.training.run import with_splits_of_run
+from labelwise.training.recipe import Recipe
 from labelwise.words import open_words
-
-
-def open_tables(
-    recipe: Recipe, display: Display, *, split_file: Path | None = None, run: Path | None = None
-) -> tuple[LabelTable, LabelTable | None]:
-    """The training and the validation images.
-
-    Data without splits is split, always in the same way for the same seed and images, and written to `split_file`;
-    splits that a `run` has already written are used again.
-    """
-    data = recipe.data
-    if data.source is None:
-        raise LabelwiseError("no data to train on; name it", options={"data": "photos.csv"})
-    table = open_data(data.source, labels=data.labels)
-    if table.split_names == ("",):
-        earlier = earlier_splits(table, run, recipe.model.start)
-        table = earlier or split(table, DEFAULT_FRACTIONS, seed=recipe.seed)
-        if split_file is not None:
-            write_manifest(table, split_file)
-            origin = "train, val and test were made" if earlier is None else f"using those of {recipe.model.start}"
-            display.say(f"{data.source} has no splits: {origin}, see {split_file}")
-    train_table = usable_part(table.select(data.train), data, display)
-    if data.validation is None:
-        return train_table, None
-    if data.validation in table.split_names or "+" in data.validation:
-        return train_table, usable_part(table.select(data.validation), data, display)
-    if data.validation != "val":
-        table.select(data.validation)  # raises, and lists the splits there are
-    if len(train_table) < 2:
-        raise LabelwiseError(
-            "one image is too few to train and validate; add more, or train without validation",
-            options={"data.validation": "null"},
-        )
-    unsplit = train_table.with_splits([""] * len(train_table))
-    fractions = {"train": 1 - data.validation_share, "val": data.validation_share}
-    parts = split(unsplit, fractions, seed=recipe.seed)
-    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
-    return parts.select("train"), parts.select("val")
-
-
-def usable_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
-    """What training may see: in a zero-shot recipe, only the seen labels and not every image."""
-    if data.unseen is not None:
-        unseen = unseen_labels(table, data.unseen)
-        seen = table.with_labels(seen_labels(table, unseen))
-        usable = ~table.with_labels(unseen).has_positive()  # [M]
-        if data.unseen_images != "drop":
-            usable |= seen.has_positive() if data.unseen_images == "keep-labelled" else True
-        table = _only(seen, usable, "have an unseen label", {"data.unseen_images": "keep"}, display)
-    if data.empty_images == "drop":
-        table = _only(table, table.has_positive(), "have no label", {"data.empty_images": "keep"}, display)
-    return table
-
-
-def _only(table: LabelTable, usable: NDArray[np.bool_], why: str, keep: dict[str, Any], display: Display) -> LabelTable:
-    if not usable.any():
-        raise LabelwiseError(f"{table.source}: all images {why}; keep these images", options=keep)
-    if not usable.all():
-        display.say(f"{(~usable).sum()} of {len(table)} images {why} and are left out")
-    return table.select(usable)
-
-
-def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> LabelTable | None:
-    """`table` with the splits of `run`, else of the run that it starts from; None if there are none."""
-    own = with_splits_of_run(table, run)
-    if own.split_names != ("",):
-        return own
-    if start is None:
-        return None
-    known = with_splits_of_run(table, start)
-    if known.split_names == ("",):
-        return None
-    # Images that the earlier run did not have are trained on; those it was trained on never become test images.
-    return known.with_splits([split or "train" for split in known.splits])
-
-
-def data_fingerprint(*tables: LabelTable | None) -> str:
-    """The same as long as the images and their labels are: a run resumes only on the same data."""
-    parts: list[str | bytes] = []
-    for table in tables:
-        if table is not None:
-            parts.append("\n".join([*table.labels, *table.images]))
-            parts += [values.tobytes() for values in (table.indptr, table.columns, table.values)]
-    return sha256(*parts).hexdigest()
 
 
 def build_model(
@@ -204,12 +109,6 @@ _ONLY_IN_TRAINING = {
     *("token_dropout", "query_noise", "random_queries", "dropout", "drop_path"),
     *("expert_init", "layer_init", "classifier_init"),
 }
-
-
-def check_start(start: str, folder: Path) -> None:
-    """Raise an error if the model to continue from lies in the run that would be replaced."""
-    if find_folder(start).resolve().is_relative_to(folder.resolve()):
-        raise LabelwiseError(f"{start!r} is the run that would be replaced; choose another folder for the new one")
 
 
 def take_weights(model: LabelModel, start: str) -> None:

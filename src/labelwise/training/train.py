@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from torch import nn
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.table import LabelTable
 from labelwise.evaluation.thresholds import fit_config
-from labelwise.heads import preset, with_options
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
 from labelwise.training.batches import Batches, Share
@@ -23,21 +22,20 @@ from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
-from labelwise.training.recipe import Recipe, save_recipe
+from labelwise.training.recipe import Recipe, check, save_recipe
 from labelwise.training.run import MODEL, RECIPE, SPLITS, Run, run_folder
-from labelwise.training.setup import (
-    build_model,
-    check_start,
-    data_fingerprint,
-    feature_batches,
-    grouped_labels,
-    image_batches,
-    open_tables,
-    take_weights,
-)
+from labelwise.training.setup import build_model, feature_batches, grouped_labels, image_batches, take_weights
+from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables
 
 
-def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Run:
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    source: LabelTable | None = None,
+) -> Run:
     """Train a model by a recipe.
 
     Args:
@@ -45,6 +43,7 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
         folder: Where the run is written: model, recipe, metrics, checkpoints and log.
         resume: Continue the run in `folder` exactly where it stopped.
         overwrite: Replace the run in `folder`; it is kept until the new one has begun.
+        source: What `open_source` gives for the recipe, if it was called already.
 
     Returns:
         The finished run; `run.model()` is the model.
@@ -55,14 +54,16 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
     """
     folder = Path(folder)
     check(recipe)
+    losses.create(recipe.loss.name, **recipe.loss.options)  # an error for a wrong option
     if recipe.model.start is not None and not resume:
         check_start(recipe.model.start, folder)
+    source = open_source(recipe) if source is None else source
     fabric = create_fabric(recipe)
     with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
         fabric.barrier()
         display = Display(folder / "log.txt" if fabric.is_global_zero else None)
         try:
-            _train(recipe, folder, fabric, display, resume)
+            _train(recipe, folder, source, fabric, display, resume)
             return Run(folder)
         except KeyboardInterrupt:
             display.close()
@@ -74,39 +75,11 @@ def train(recipe: Recipe, folder: str | Path, *, resume: bool = False, overwrite
             display.close()
 
 
-def check(recipe: Recipe) -> None:
-    """Raise an error for what cannot be trained, before any image is read."""
-    model = recipe.model
-    head = with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if head.takes_words and model.words is None:
-        raise LabelwiseError(
-            "this head needs word vectors of the labels, from a package or a file",
-            options={"model.words": "package:glove-50d"},
-        )
-    softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
-    if softmax and model.options.get("random_queries"):
-        raise LabelwiseError(
-            "random_queries need independent labels; use none, or train a multi-label model with another loss",
-            options={"head.random_queries": 0},
-        )
-    if losses.create(recipe.loss.name, **recipe.loss.options).options.get("reduction") == "none":
-        raise LabelwiseError(
-            "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
-            options={"loss.options.reduction": "mean"},
-        )
-    if recipe.pair_mix and not recipe.can_mix_pairs:
-        raise LabelwiseError(
-            "pair_mix joins two images into one with the labels of both, too many for a single-label model",
-            options={"pair_mix": 0},
-        )
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.batch_size % processes:
-        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
-
-
-def _train(recipe: Recipe, folder: Path, fabric: Fabric, display: Display, resume: bool) -> None:
+def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, display: Display, resume: bool) -> None:
     split_file = folder / SPLITS if fabric.is_global_zero and not resume else None
-    train_table, held_out = open_tables(recipe, display, split_file=split_file, run=folder if resume else None)
+    train_table, held_out = open_tables(
+        recipe, display, source=source, split_file=split_file, run=folder if resume else None
+    )
     for table in (train_table, held_out):
         if table is not None and len(table) < fabric.world_size:
             raise LabelwiseError(

@@ -1,1 +1,5 @@
-"""One file per format; each gives a `Format` that `labelwise.data.open_data` knows."""
+"""One file per format; each registers a `Format` that `labelwise.data.open_data` knows."""
+
+from labelwise.data.readers import coco, imagefolder, manifest, nuswide, openimages, voc
+
+__all__ = ["coco", "imagefolder", "manifest", "nuswide", "openimages", "voc"]

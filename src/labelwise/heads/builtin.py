@@ -1,0 +1,130 @@
+"""The heads that come with labelwise: their options and their names. A mistake in either is told without PyTorch."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import Field, PositiveInt
+
+from labelwise.heads.config import (
+    ClassifierConfig,
+    DecoderConfig,
+    ExpertsConfig,
+    HeadConfig,
+    Probability,
+    QueriesConfig,
+    QueryHeadConfig,
+    TokensConfig,
+)
+
+
+class GapConfig(HeadConfig):
+    """Global average pooling and a linear layer: the baseline.
+
+    Args:
+        dropout: Before the linear layer.
+    """
+
+    kind: Literal["gap"] = "gap"
+    dropout: Probability = 0.0
+
+
+class CsraConfig(HeadConfig):
+    """Class-specific residual attention (Zhu & Wu, ICCV 2021).
+
+    Args:
+        residual_weight: lambda of eq. 5.
+        residual_heads: How many temperatures (section 3.5).
+    """
+
+    kind: Literal["csra"] = "csra"
+    residual_weight: float = Field(default=0.1, ge=0)
+    residual_heads: Literal[1, 2, 4, 6, 8] = 1
+
+    @property
+    def has_attention(self) -> bool:
+        return True
+
+
+class ConseConfig(HeadConfig):
+    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: word vectors of seen labels, mixed by a classifier.
+
+    Args:
+        word_dim: Length of the word vectors.
+        top: T, how many of the most probable labels are mixed.
+        seen_labels: How many labels the classifier knows. None: all.
+    """
+
+    kind: Literal["conse"] = "conse"
+    word_dim: PositiveInt | None = None
+    top: PositiveInt = 10
+    seen_labels: PositiveInt | None = None
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+
+class Fast0TagConfig(HeadConfig):
+    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of word vectors.
+
+    Args:
+        word_dim: Length of the word vectors.
+        hidden: Widths of hidden layers. (): the paper's linear map; (8192, 2048): its network.
+        dropout: After each hidden layer.
+    """
+
+    kind: Literal["fast0tag"] = "fast0tag"
+    word_dim: PositiveInt | None = None
+    hidden: tuple[PositiveInt, ...] = ()
+    dropout: Probability = 0.0
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+
+_HSQ = QueryHeadConfig(
+    tokens=TokensConfig(encoder_layers=1),
+    decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
+    experts=ExpertsConfig(experts="hybrid"),
+)
+
+QUERY_PRESETS = {
+    "transformer-decoder": QueryHeadConfig(
+        tokens=TokensConfig(token_relu=True),
+        decoder=DecoderConfig(first_block="self-attention", feedforward=2048),
+    ),
+    "q2l": QueryHeadConfig(
+        tokens=TokensConfig(positions="keys", encoder_layers=1),
+        decoder=DecoderConfig(
+            decoder_layers=2, query_role="position", final_norm=True, attention_heads=4, layer_init="xavier"
+        ),
+    ),
+    "ml-decoder": QueryHeadConfig(
+        tokens=TokensConfig(dim=768, token_relu=True),
+        queries=QueriesConfig(queries="random", groups=100),
+        decoder=DecoderConfig(first_block="identity", feedforward=2048),
+        classifier=ClassifierConfig(classifier_init="xavier"),
+    ),
+    # One body, three kinds of experts: what differs between these is due to the experts.
+    "hsq": _HSQ,
+    "hsq-linear": _HSQ.model_copy(update={"experts": ExpertsConfig(experts="linear")}),
+    "hsq-baseline": _HSQ.model_copy(update={"experts": ExpertsConfig()}),
+}
+
+
+class BuiltIn(NamedTuple):
+    config: type[HeadConfig]
+    presets: dict[str, HeadConfig]
+    module: str  # in labelwise.heads: its import registers the class
+
+
+# In the order in which they are listed.
+BUILT_IN = (
+    BuiltIn(GapConfig, {"gap": GapConfig()}, "gap"),
+    BuiltIn(CsraConfig, {"csra": CsraConfig()}, "csra"),
+    BuiltIn(QueryHeadConfig, {**QUERY_PRESETS}, "query_head"),
+    BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
+    BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
+)

@@ -1,0 +1,63 @@
+"""Find the folder of a model: on this machine, in a run, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labelwise.core.errors import LabelwiseError, did_you_mean
+from labelwise.runtime.exported import is_hub_id
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
+EXPORTS = ("model.onnx", "model.xml", "model.bin")
+
+
+def find_folder(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
+) -> Path:
+    """The folder of a model or of an exported one: `source` itself, `model/` of a run folder, or the snapshot of a hub
+    repository."""
+    path = Path(source)
+    for candidate in (path, path / "model"):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if path.is_file():
+        raise LabelwiseError(
+            f"{str(source)!r} is a file, not a model folder; from a checkpoint of the papers' public code, "
+            "lw.load_checkpoint(FILE).save(FOLDER) makes one"
+        )
+    if path.exists():
+        raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
+    if not is_hub_id(str(source)):
+        guess = did_you_mean(path)
+        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'{guess}")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                str(source),
+                revision=revision,
+                token=token,
+                cache_dir=cache_dir,
+                local_files_only=local_files_only,
+                force_download=force_download,
+                allow_patterns=[CONFIG, CARD, WEIGHTS, *EXPORTS],
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        offline = isinstance(error, LocalEntryNotFoundError)
+        why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
+        raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None
+
+
+def network_folder(folder: Path) -> Path:
+    """Where the weights for PyTorch are: in the folder itself, or in `pytorch/` of an export that comes with them."""
+    return folder / PYTORCH if (folder / PYTORCH / CONFIG).is_file() else folder
