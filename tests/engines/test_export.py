@@ -115,6 +115,7 @@ def test_everything_is_inside_the_file_too(root: Path) -> None:
     assert content["model"]["preprocessing"] == model.config.preprocessing.model_dump(mode="json")
     assert content["model"]["thresholds"] == list(model.config.thresholds or ())
     assert sorted(file.name for file in (root / "onnx").iterdir()) == ["config.json", "model.onnx"]
+    assert str(Path(lw.__file__).parent).encode() not in (root / "onnx" / "model.onnx").read_bytes()  # no private paths
 
 
 def test_nothing_is_written_if_the_outputs_differ(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngin
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 KEY = "labelwise"  # of the metadata inside the file
+SCOPES = "pkg.torch.onnx.name_scopes"  # the modules that a node comes from, in its metadata
 STRIDE = 32  # sides of images are multiples of it, where the size is dynamic
 
 
@@ -171,6 +172,9 @@ def _write_onnx(program: ExportedProgram, path: Path, metadata: str, outputs: Se
         )
     assert written is not None
     written.model.metadata_props[KEY] = metadata
+    for node in written.model.graph.all_nodes():  # the exporter stores stack traces, with the paths of this machine
+        for entry in [entry for entry in node.metadata_props if entry != SCOPES]:
+            del node.metadata_props[entry]
     # Everything in one file: ONNX needs a second one only beyond 2 GB of weights.
     written.save(path, external_data=False)
 

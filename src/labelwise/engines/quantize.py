@@ -18,7 +18,7 @@ from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImageError, OnBadImage
 from labelwise.data.preprocessing import InputTransform
 from labelwise.data.table import LabelTable
-from labelwise.engines.convert import FILES, open_file, save_openvino
+from labelwise.engines.convert import FILES, SCOPES, open_file, save_openvino
 from labelwise.metrics import mean_average_precision
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.sessions import Engine, Family, openvino
@@ -128,7 +128,7 @@ def _quantize_openvino(whole: Path, path: Path, calibration: Calibration, metada
 def _in_head(node: Any) -> bool:
     """The exporter records the module of each node. The head's softmaxes and products of activations need more than 8
     bits, and cost little compared with the backbone."""
-    scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "")
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     return f"'{_HEAD}'" in scopes
 
 
