@@ -49,3 +49,10 @@ def test_gradient_raises_the_present_and_lowers_the_absent() -> None:
     present, absent, unknown = logits.grad[0].tolist()
     assert present < 0 < absent
     assert unknown == 0
+
+
+def test_a_target_of_almost_nothing_has_a_finite_gradient() -> None:
+    logits = torch.zeros(1, 2, requires_grad=True)
+    losses.ranking(logits, torch.tensor([[7e-40, 0.0]])).backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()

@@ -223,8 +223,9 @@ def ranking(
     pairs = F.softplus(x[image] - x[image, label, None])  # [P, N]
     by_label = present[image, label] * (pairs * absent[image]).sum(dim=1)  # [P]
     mass = present.sum(dim=1) * absent.sum(dim=1)  # [B]
-    loss = x.new_zeros(len(x)).index_add(0, image, by_label) / mass.where(mass > 0, 1.0)
-    return reduce(loss, (mass > 0).to(x.dtype), reduction)
+    counts = mass > torch.finfo(x.dtype).tiny  # 1 / mass of a smaller one is infinite
+    loss = x.new_zeros(len(x)).index_add(0, image, by_label) / mass.where(counts, 1.0)
+    return reduce(loss * counts, counts.to(x.dtype), reduction)
 
 
 def softmax_cross_entropy(
