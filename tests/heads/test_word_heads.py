@@ -290,6 +290,8 @@ def test_new_labels_take_the_slots_of_kept_groups(queries: str, classifier: str)
     torch.nn.init.normal_(head.classifier.bias)
     torch.testing.assert_close(for_labels(head, list(range(KNOWN)))(MAPS), head(MAPS))
     assert head.label_slot is not None
+    assert sorted(head.label_query.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2]  # every group has learned something
+    assert sorted(for_labels(head, [10, 11, 12]).label_query.tolist()) == [0, 1, 2]
     mixed = for_labels(head, [12, 4, 13])
     assert (mixed.groups, mixed.group_size) == (3, 4)
     assert mixed.label_slot is not None

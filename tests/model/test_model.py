@@ -152,7 +152,9 @@ def test_what_is_neither_a_folder_nor_a_hub_id(tmp_path: Path, monkeypatch: pyte
         lw.load_model("nobody/nothing")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "first").mkdir(parents=True)
-    with pytest.raises(LabelwiseError, match=r"neither a folder nor a hub id.*did you mean 'runs/first'\?$"):
+    with pytest.raises(
+        LabelwiseError, match=r"'runs' is a folder here that does not hold it.*did you mean 'runs/first'\?$"
+    ):
         lw.load_model("runs/frist")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
@@ -87,6 +88,19 @@ def test_a_model_folder_fits_the_settings_or_what_differs_is_named(first: tuple[
         fine_tuning(data, run / "model", **other)
     with pytest.raises(LabelwiseError, match="backbone test_resnet, not resnet14t"):
         fine_tuning(data, run / "model", **{**SMALL, "model.backbone": "resnet14t"})
+
+
+def test_what_only_training_has_may_differ(first: tuple[Path, Path]) -> None:
+    """Augmentation of queries can be switched on and off, and with it the layer that tells random queries."""
+    data, run = first
+    vectors = data.parent / "words.safetensors"
+    save_file({name: torch.randn(4) for name in lw.load_model(run).labels}, vectors)
+    options = {"queries": "words", "classifier": "shared", "dim": 16, "attention_heads": 2, "groups": None}
+    words = {**SMALL, "model.head": "ml-decoder", "model.words": str(vectors)}
+    noisy = {**options, "random_queries": 2, "random_target": "noise", "query_cutout": 0.1}
+    train(load_recipe(None, {**words, "model.options": noisy, "data.source": str(data)}), run.parent / "noisy")
+    after = fine_tuning(data, run.parent / "noisy" / "model", **{**words, "model.options": options})
+    assert "head.noise.weight" not in after.state_dict()
 
 
 def test_other_labels_are_refused(first: tuple[Path, Path]) -> None:

@@ -58,7 +58,8 @@ def convention_table(result: Result) -> Table | None:
     conventions: dict[str, dict[str, float | None]] = result["conventions"]
     metrics = [metric.replace("_top", " top-") for metric in next(iter(conventions.values()))]
     rows = [[name, *map(_number, row.values())] for name, row in conventions.items()]
-    return _table(["as", *metrics], rows, title="at 0.5 on uncalibrated scores (percent)")
+    title = "percent" if "zsl" in result else "at 0.5 on uncalibrated scores (percent)"
+    return _table(["as", *metrics], rows, title=title)
 
 
 def label_table(result: Result) -> Table:

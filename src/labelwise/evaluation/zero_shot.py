@@ -165,7 +165,7 @@ def evaluate_zero_shot(
         labels_ignored=tuple(labels_not_in(labels, table.labels)),
         config=model.config,
         data=table.source,
-        # Every score reaches this threshold: conventions that ask for one do so of labels that it was fitted for.
+        # No threshold: nobody can fit one for unseen labels.
         conventions={
             name: tuple(scores_as(name, *part, thresholds=-np.inf, top_k=TOP_K) for part in measured)  # type: ignore[misc]
             for name in conventions

@@ -67,19 +67,31 @@ def regroup(
     return [slot_of[label] for label in after]
 
 
-def refill(before: Sequence[str], slots: Sequence[int], after: Sequence[str], room: int, seed: int | None) -> list[int]:
-    """Slots for the labels `after` in the groups that the training had (`keep_groups`): labels of `before` keep theirs,
-    the others take free ones, by `seed`.
+def dealt_slots(groups: int, group_size: int) -> list[int]:
+    """All slots, one of each group after the other: labels that take the first of them are spread over all groups.
 
-    >>> refill(["a", "b", "c"], [0, 3, 1], ["x", "b"], room=4, seed=None)
+    >>> dealt_slots(groups=3, group_size=2)
+    [0, 2, 4, 1, 3, 5]
+    """
+    return [group * group_size + at for at in range(group_size) for group in range(groups)]
+
+
+def refill(
+    before: Sequence[str], slots: Sequence[int], after: Sequence[str], dealt: Sequence[int], seed: int | None
+) -> list[int]:
+    """Slots for the labels `after` in the groups that the training had (`keep_groups`): labels of `before` keep theirs,
+    the others take the first free ones of `dealt`, by `seed`.
+
+    >>> refill(["a", "b", "c"], [0, 3, 1], ["x", "b"], dealt_slots(2, 2), seed=None)
     [0, 3]
     """
-    if len(after) > room:
+    if len(after) > len(dealt):
         raise LabelwiseError(
-            f"the groups have room for {room} labels, not {len(after)}; train with a larger group_size"
+            f"the groups have room for {len(dealt)} labels, not {len(after)}; train with a larger group_size"
         )
     slot_of = {label: slot for label, slot in zip(before, slots, strict=True) if label in set(after)}
-    free = sorted(set(range(room)) - set(slot_of.values()))
+    taken = set(slot_of.values())
+    free = [slot for slot in dealt if slot not in taken]
     others = sorted(set(after) - slot_of.keys())
     slot_of |= {label: free[at] for label, at in zip(others, label_slots(len(others), seed).tolist(), strict=True)}
     return [slot_of[label] for label in after]

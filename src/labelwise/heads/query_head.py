@@ -26,6 +26,7 @@ from labelwise.heads.queries import (
     Queries,
     augmented,
     create_queries,
+    dealt_slots,
     group_shape,
     label_slots,
     random_words,
@@ -165,7 +166,9 @@ class QueryHead(Head):
                 raise LabelwiseError("label_slot is for groups, but this head has a query for each label; set groups")
             return None
         if slots is None:
-            return label_slots(self.labels, self.config.queries.group_seed)
+            order = label_slots(self.labels, self.config.queries.group_seed)
+            keep = self.config.queries.keep_groups  # then every group needs a label to learn from
+            return torch.tensor(dealt_slots(self.groups, self.group_size))[order] if keep else order
         total = self.groups * self.group_size
         if sorted(set(slots.tolist()) & set(range(total))) != sorted(slots.tolist()) or len(slots) != self.labels:
             raise LabelwiseError(
@@ -179,10 +182,11 @@ class QueryHead(Head):
         if self.label_slot is not None:
             seed, known = self.config.queries.group_seed, self.label_slot.tolist()
             if self.config.queries.keep_groups:
-                groups, room = self.groups, self.groups * self.group_size
-                slots = torch.tensor(refill(before, known, after, room, seed), device=self.label_slot.device)
-                if self.classifier.bias.dim():  # of every label: it goes with the slot
-                    by_slot = self.classifier.bias.new_zeros(room).index_copy(0, self.label_slot, self.classifier.bias)
+                groups, dealt = self.groups, dealt_slots(self.groups, self.group_size)
+                slots = torch.tensor(refill(before, known, after, dealt, seed), device=self.label_slot.device)
+                bias = self.classifier.bias
+                if bias.dim():  # of every label: it goes with the slot
+                    by_slot = bias.new_zeros(len(dealt)).index_copy(0, self.label_slot, bias)
                     state["classifier.bias"] = by_slot[slots]
             else:
                 slots = torch.tensor(

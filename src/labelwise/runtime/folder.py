@@ -35,8 +35,10 @@ def find_folder(
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
     if not is_hub_id(str(source)):
-        guess = did_you_mean(path)
-        raise LabelwiseError(f"no model {str(source)!r}: neither a folder nor a hub id like 'owner/name'{guess}")
+        why = "neither a folder nor a hub id like 'owner/name'"
+        if len(path.parts) > 1 and Path(path.parts[0]).is_dir():  # a mistyped path is not asked of the hub
+            why = f"{path.parts[0]!r} is a folder here that does not hold it (from another folder, the hub is asked)"
+        raise LabelwiseError(f"no model {str(source)!r}: {why}{did_you_mean(path)}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -106,7 +106,7 @@ def feature_batches(
 
 
 _ONLY_IN_TRAINING = {
-    *("token_dropout", "query_noise", "random_queries", "dropout", "drop_path"),
+    *("token_dropout", "query_noise", "query_cutout", "random_queries", "random_target", "dropout", "drop_path"),
     *("expert_init", "layer_init", "classifier_init"),
 }
 
@@ -128,7 +128,8 @@ def take_weights(model: LabelModel, start: str) -> None:
             f"{start!r} is not the model that this recipe describes: it has {'; '.join(differing)}. A run folder "
             "brings its own settings; for a model folder, give the same head, backbone, size and options"
         )
-    model.load_state_dict(trained.state_dict())
+    weights = trained.state_dict()  # a layer for training alone may be missing on either side
+    model.load_state_dict({name: weights.get(name, own) for name, own in model.state_dict().items()})
 
 
 def _facts(config: ModelConfig) -> list[tuple[str, Any]]:
