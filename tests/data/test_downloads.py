@@ -197,6 +197,17 @@ def test_hostile_archives_write_nothing(name: str, tmp_path: Path) -> None:
     assert not Path("/tmp/labelwise-evil.txt").exists()
 
 
+def test_unpacking_that_breaks_off_leaves_no_broken_file(tmp_path: Path) -> None:
+    archive, folder, photos = tmp_path / "a.zip", tmp_path / "out", {"a/1.jpg": b"one", "a/2.jpg": b"content"}
+    archive.write_bytes(zip_of(photos).replace(b"content", b"damaged"))
+    with pytest.raises(zipfile.BadZipFile):
+        unpack(archive, folder)
+    assert list(folder.rglob("*.jpg")) == [folder / "a/1.jpg"]
+    archive.write_bytes(zip_of(photos))
+    unpack(archive, folder)
+    assert {file.name: file.read_bytes() for file in (folder / "a").iterdir()} == {"1.jpg": b"one", "2.jpg": b"content"}
+
+
 def test_the_catalogue() -> None:
     with pytest.raises(LabelwiseError, match="did you mean 'coco2017'"):
         download("coco2071", "nowhere")

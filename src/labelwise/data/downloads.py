@@ -222,5 +222,7 @@ def unpack(archive: Path, folder: Path, progress: ShowProgress = False) -> None:
         for name in track(contents, f"Unpacking {archive.name}", shown=progress, unit="files"):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with contents[name]() as content, target.open("wb") as file:
+            draft = target.with_name(f".unpacking{_PARTIAL}")  # no image is cut off, whenever the process stops
+            with contents[name]() as content, draft.open("wb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
+            os.replace(draft, target)
