@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 from sklearn.metrics import precision_recall_curve as sklearn_curve
 
-from labelwise.analysis.curves import best_f1, co_occurrence, common_threshold, precision_recall_curve, reliability
+from labelwise.analysis.curves import (
+    best_f1,
+    co_occurrence,
+    common_threshold,
+    few_of_each,
+    precision_recall_curve,
+    reliability,
+)
 from labelwise.evaluation import expected_calibration_error
 from labelwise.metrics import average_precision, precision_recall
 
@@ -90,3 +97,9 @@ def test_company_is_counted_where_both_labels_are_known() -> None:
     off_diagonal = ~np.eye(4, dtype=bool)
     assert abs(truth - named) == pytest.approx(np.abs(found.truth - found.predicted)[off_diagonal].max())
     assert a != b
+
+
+def test_mistakes_are_read_only_until_there_are_enough() -> None:
+    items = iter([3, 3, 3, 3, 5, 7, 8, 9])
+    assert few_of_each(items, lambda item: item, most=4) == [3, 3, 3, 5]
+    assert 9 in items

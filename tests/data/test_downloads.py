@@ -25,6 +25,8 @@ class Site:
         self.files: dict[str, bytes] = {}
         self.ranges: list[str | None] = []  # the Range header of each request
         self.supports_range = True
+        self.supports_if_range = True
+        self.sends_tags = True
         self.cut_after: int | None = None  # bytes after which the next answer breaks off
         self.url = ""
 
@@ -44,17 +46,22 @@ def site() -> Iterator[Site]:
             if content is None:
                 self.send_error(404)
                 return
-            start = 0
-            if wanted and state.supports_range:
+            start, tag = 0, f'"{hashlib.md5(content).hexdigest()}"'
+            is_same = not state.supports_if_range or self.headers.get("If-Range", tag) == tag
+            if wanted and state.supports_range and is_same:
                 match = re.fullmatch(r"bytes=(\d+)-", wanted)
                 assert match
                 start = int(match[1])
                 if start >= len(content):
-                    self.send_error(416)
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(content)}")
+                    self.end_headers()
                     return
                 self.send_response(206)
             else:
                 self.send_response(200)
+            if state.sends_tags:
+                self.send_header("ETag", tag)
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             if state.cut_after is not None:
@@ -68,7 +75,7 @@ def site() -> Iterator[Site]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield state
     server.shutdown()
@@ -197,6 +204,17 @@ def test_hostile_archives_write_nothing(name: str, tmp_path: Path) -> None:
     assert not Path("/tmp/labelwise-evil.txt").exists()
 
 
+def test_unpacking_that_breaks_off_leaves_no_broken_file(tmp_path: Path) -> None:
+    archive, folder, photos = tmp_path / "a.zip", tmp_path / "out", {"a/1.jpg": b"one", "a/2.jpg": b"content"}
+    archive.write_bytes(zip_of(photos).replace(b"content", b"damaged"))
+    with pytest.raises(zipfile.BadZipFile):
+        unpack(archive, folder)
+    assert list(folder.rglob("*.jpg")) == [folder / "a/1.jpg"]
+    archive.write_bytes(zip_of(photos))
+    unpack(archive, folder)
+    assert {file.name: file.read_bytes() for file in (folder / "a").iterdir()} == {"1.jpg": b"one", "2.jpg": b"content"}
+
+
 def test_the_catalogue() -> None:
     with pytest.raises(LabelwiseError, match="did you mean 'coco2017'"):
         download("coco2071", "nowhere")
@@ -228,3 +246,49 @@ def test_weights_are_not_unpacked_and_without_a_published_checksum_the_first_one
     (tmp_path / "net.pth").write_bytes(b"damaged")
     with pytest.raises(LabelwiseError, match="not the file that was downloaded first"):
         fetch_all((net,), tmp_path)
+
+
+NET = b"weights" * 10_000
+
+
+@pytest.mark.parametrize("stale", [b"another file", b"a longer file" * 10_000])
+def test_without_a_checksum_a_partial_file_of_unknown_origin_is_not_completed(
+    stale: bytes, site: Site, tmp_path: Path
+) -> None:
+    site.files = {"net.pth": NET}
+    (tmp_path / "net.pth.part").write_bytes(stale)
+    assert fetch(Archive(f"{site.url}/net.pth"), tmp_path).read_bytes() == NET
+    assert site.ranges == [None]
+
+
+@pytest.mark.parametrize("supports_if_range", [True, False])
+def test_a_file_that_changes_between_two_attempts_is_fetched_from_its_beginning(
+    supports_if_range: bool, site: Site, tmp_path: Path
+) -> None:
+    site.supports_if_range = supports_if_range
+    site.files = {"net.pth": b"of last week" * 10_000}
+    site.cut_after = 20_000
+    with pytest.raises(LabelwiseError, match="try again to resume"):
+        fetch(Archive(f"{site.url}/net.pth"), tmp_path)
+    site.files = {"net.pth": NET}
+    assert fetch(Archive(f"{site.url}/net.pth"), tmp_path).read_bytes() == NET
+    assert {file.name for file in tmp_path.iterdir()} == {"net.pth", "net.pth.sha256"}
+
+
+@pytest.mark.parametrize(("draft", "requests"), [(NET, 1), (NET + b"more", 2)])
+def test_a_draft_beyond_the_end_is_kept_only_at_the_right_size(
+    draft: bytes, requests: int, site: Site, tmp_path: Path
+) -> None:
+    site.files = {"net.pth": NET}
+    (tmp_path / "net.pth.part").write_bytes(draft)
+    (tmp_path / "net.pth.part.version").write_text(f'"{hashlib.md5(NET).hexdigest()}"')
+    assert fetch(Archive(f"{site.url}/net.pth"), tmp_path).read_bytes() == NET
+    assert len(site.ranges) == requests
+
+
+def test_a_server_without_tags_sends_all_of_it_again(site: Site, tmp_path: Path) -> None:
+    site.files, site.sends_tags, site.cut_after = {"net.pth": NET}, False, 20_000
+    with pytest.raises(LabelwiseError, match=r"try again$"):
+        fetch(Archive(f"{site.url}/net.pth"), tmp_path)
+    assert fetch(Archive(f"{site.url}/net.pth"), tmp_path).read_bytes() == NET
+    assert site.ranges == [None, None]

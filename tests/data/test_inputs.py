@@ -15,7 +15,7 @@ from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.decode import decode, fetch, find_images
-from labelwise.data.images import BadImageError
+from labelwise.data.images import BadImageError, Encoded
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)  # [H, W, 3]
 
@@ -56,6 +56,19 @@ def test_bytes_grey_transparent_and_yes_or_no() -> None:
         np.testing.assert_array_equal(only(form), np.repeat(grey[:, :, None], 3, axis=2))
     assert (only(np.zeros((2, 2, 4), np.uint8)) == 255).all()  # transparent: white
     assert only(np.eye(2, dtype=bool))[:, :, 0].tolist() == [[255, 0], [0, 255]]
+
+
+def test_open_files(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    Image.fromarray(PIXELS).save(file)
+    with file.open("rb") as opened:
+        (found,) = find_images(opened)
+    assert isinstance(found, Encoded)
+    assert found.name == str(file)
+    np.testing.assert_array_equal(np.asarray(decode(found)), PIXELS)
+    np.testing.assert_array_equal(only([io.BytesIO(file.read_bytes())]), PIXELS)
+    with file.open() as text, pytest.raises(LabelwiseError, match="is open as text; open images with mode 'rb'"):
+        only(text)
 
 
 def test_batches_and_mixed_lists() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -122,6 +123,26 @@ def test_rows_count_from_the_end_or_raise() -> None:
     for row in (2, -3):
         with pytest.raises(IndexError):
             table.target(row)
+        with pytest.raises(IndexError):
+            table.targets([0, row])
+    assert table.targets([-1, 0]).tolist() == [[-1, 1], [1, -1]]
+    assert len(table.select([]).select([])) == 0
+
+
+def test_a_batch_of_a_large_table_costs_no_more_than_of_a_small_one() -> None:
+    table = LabelTable.from_lists([""] * 100_000, [["x"]] * 100_000)
+    tracemalloc.start()
+    table.targets([3, -1])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(table)  # bytes; a number for each image would be eight times as much
+
+
+def test_splits_may_be_an_array_and_must_be_one_per_image() -> None:
+    table = LabelTable.from_lists(["a", "b"], [["x"], []], splits=np.array(["train", "test"]))
+    assert table.split_names == ("train", "test")
+    with pytest.raises(ValueError, match="2 images, 0 splits"):
+        LabelTable.from_lists(["a", "b"], [["x"], []], splits=[])
 
 
 def test_single_label_ends_where_an_image_loses_its_label() -> None:

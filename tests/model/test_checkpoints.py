@@ -259,6 +259,11 @@ def test_open_images_names_come_from_its_class_file(tmp_path: Path) -> None:
     assert lw.load_checkpoint(file, size=64, labels=classes).labels == ("Tree", "Crane (/m/1)", "Crane (/m/2)")
     (tmp_path / "names.txt").write_text("oak\nbird\nmachine\n")
     assert lw.load_checkpoint(file, size=64, labels=tmp_path / "names.txt").labels == ("oak", "bird", "machine")
+    without_ids = saved(tmp_path, state)
+    assert lw.load_checkpoint(without_ids, size=64, labels=classes).labels == ("Crane (/m/1)", "Tree", "Crane (/m/2)")
+    classes.write_text("/m/1,Crane\n/m/0,Tree\n")
+    with pytest.raises(LabelwiseError, match="the model has 3 labels, and 2 names were found; give their names"):
+        lw.load_checkpoint(without_ids, size=64, labels=classes)
 
 
 def test_a_file_written_with_numpy_1(tmp_path: Path) -> None:

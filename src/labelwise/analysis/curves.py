@@ -177,7 +177,7 @@ def worst_mistakes(run: MeasuredRun, kind: Literal["false positive", "miss"], mo
     wrong = run.predicted & (run.targets == 0) if kind == "false positive" else ~run.predicted & (run.targets == 1)
     places = np.argwhere(wrong)  # [k, 2]: rows and columns
     margin = np.abs(run.logits - logit_thresholds(run.config))[wrong]
-    worst = [(int(row), int(column)) for row, column in places[np.argsort(-margin, kind="stable")]]
+    worst = (tuple(places[index].tolist()) for index in np.argsort(-margin, kind="stable"))  # as far as it is read
     return [
         Mistake(
             image=run.table.images[row],
@@ -200,7 +200,9 @@ def few_of_each(items: Iterable[Item], label: Callable[[Item], int], most: int) 
     taken: Counter[int] = Counter()
     kept: list[Item] = []
     for item in items:
+        if len(kept) >= most:
+            break
         taken[label(item)] += 1
-        if len(kept) < most and taken[label(item)] <= PER_LABEL:
+        if taken[label(item)] <= PER_LABEL:
             kept.append(item)
     return kept

@@ -45,8 +45,8 @@ def predict(
     """Say which labels apply to images, and how sure the model is.
 
     Args:
-        images: A path, a pattern (`photos/*.jpg`), a folder, a URL, bytes, a PIL image, a NumPy array, a torch tensor,
-            or a list of these.
+        images: A path, a pattern (`photos/*.jpg`), a folder, a URL, bytes, an open file, a PIL image, a NumPy array,
+            a torch tensor, or a list of these.
         model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
             tagger. To predict several times, load it once with `lw.load`.
         progress: Show a progress bar, or a callback `(description, done, total)`.

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from glob import glob
+from io import TextIOBase
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -31,12 +32,21 @@ _CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 class TensorLike(Protocol):
     """A torch tensor; torch itself is not imported."""
 
-    def detach(self) -> Any: ...
+    def detach(self) -> Any: ...  # a file has it, too
+    def cpu(self) -> Any: ...
+    def numpy(self) -> Any: ...
+
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """An open file, `io.BytesIO`, an upload."""
+
+    def read(self) -> bytes: ...
 
 
 FileKind = Literal["image", "shard", "parquet"]
 FoundImage = str | Image.Image | Encoded  # one image: a path or URL, no folder
-ImageSource = FoundImage | Path | bytes | Array | TensorLike
+ImageSource = FoundImage | Path | bytes | BinaryFile | Array | TensorLike
 ImageSources = ImageSource | Iterable[ImageSource]
 _Source = TypeVar("_Source", bound=FoundImage)
 _Decoded = TypeVar("_Decoded")
@@ -49,8 +59,8 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
 
     Args:
         images: A path, a pattern (`photos/*.jpg`), a folder (its image files and those below it, sorted by name), an
-            http or https URL, bytes, a PIL image, a NumPy array or torch tensor (one image or a batch), or any mix of
-            these in an iterable.
+            http or https URL, bytes, an open file, a PIL image, a NumPy array or torch tensor (one image or a batch),
+            or any mix of these in an iterable.
 
     >>> list(find_images(["b.jpg", Path("a.png")]))
     ['b.jpg', 'a.png']
@@ -61,6 +71,11 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
         yield from _named(str(images))
     elif isinstance(images, bytes | bytearray | memoryview):
         yield Encoded("<bytes>", bytes(images))
+    elif isinstance(images, BinaryFile):
+        name = str(getattr(images, "name", "<file>"))
+        if isinstance(images, TextIOBase):
+            raise LabelwiseError(f"{name} is open as text; open images with mode 'rb'")
+        yield Encoded(name, images.read())
     elif isinstance(images, np.ndarray):
         yield from from_array(images)
     elif isinstance(images, TensorLike):  # [C, H, W], [H, W] or [B, C, H, W]
@@ -72,8 +87,8 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
             yield from find_images(entry)
     else:
         raise LabelwiseError(
-            f"a {type(images).__name__} is not an image; give a path, folder, pattern, URL, bytes, PIL image, NumPy "
-            "array, torch tensor, or a list of these"
+            f"a {type(images).__name__} is not an image; give a path, folder, pattern, URL, bytes, open file, PIL "
+            "image, NumPy array, torch tensor, or a list of these"
         )
 
 

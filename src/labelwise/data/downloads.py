@@ -16,6 +16,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.message import Message
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -126,10 +127,11 @@ def fetch_all(
 
 def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Path:
     """Download and verify a file. It gets its name only when its checksum is right."""
-    file, draft = folder / archive.name, folder / (archive.name + _PARTIAL)
+    file, draft, version = (folder / (archive.name + end) for end in ("", _PARTIAL, f"{_PARTIAL}.version"))
     is_new = not file.exists()
     if is_new:
-        _fetch_rest(archive, draft, progress)
+        _fetch_rest(archive, draft, version, progress)
+        version.unlink(missing_ok=True)
         if archive.md5 and (found := _digest(draft, "md5", progress)) != archive.md5:
             draft.unlink()  # resuming cannot repair it
             raise LabelwiseError(
@@ -143,19 +145,34 @@ def fetch(archive: Archive, folder: Path, progress: ShowProgress = False) -> Pat
     return file
 
 
-def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
-    have = draft.stat().st_size if draft.exists() else 0
-    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
+def _fetch_rest(archive: Archive, draft: Path, version: Path, progress: ShowProgress) -> None:
+    """Complete the draft. `version` holds the server's tag of the file that it is the beginning of.
+
+    With neither a tag nor a checksum, the rest might be that of another file: it is fetched from its beginning.
+    """
+    tag = version.read_text(encoding="utf-8") if version.exists() else ""
+    have = draft.stat().st_size if draft.exists() and (tag or archive.md5) else 0
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    if have and tag:
+        headers["If-Range"] = tag
+    request = urllib.request.Request(archive.url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            if have and response.status != http.HTTPStatus.PARTIAL_CONTENT:
-                have = 0  # a server that cannot resume sends all of it again
+            current = _tag(response.headers)
+            if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+                have = 0  # another file by now, or a server that cannot resume: it sends all of it
+            elif tag and current not in ("", tag):  # a server that ignores If-Range
+                draft.unlink()
+                return _fetch_rest(archive, draft, version, progress)
             length = response.headers.get("Content-Length")
             total = have + int(length) if length else None
             with (
                 draft.open("ab" if have else "wb") as file,
                 progress_of(f"Fetching {archive.name}", total, progress, done=have, unit="bytes") as advance,
             ):
+                if not have:  # the draft is empty now: the tag never belongs to older content
+                    tag = current
+                    version.write_text(tag, encoding="utf-8")
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)
                     have += len(chunk)
@@ -164,7 +181,10 @@ def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
                 raise http.client.IncompleteRead(b"", total - have)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return  # complete already; the checksum decides
+            if archive.md5 or error.headers.get("Content-Range") == f"bytes */{have}":
+                return None  # complete already; the checksum decides, if there is one
+            draft.unlink()
+            return _fetch_rest(archive, draft, version, progress)
         then = "try again later"
         if error.code in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND):
             then = f"the server does not give it out any more; with a copy from elsewhere, save it as {archive.name!r}"
@@ -172,8 +192,15 @@ def _fetch_rest(archive: Archive, draft: Path, progress: ShowProgress) -> None:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise LabelwiseError(
-            f"{archive.url} was interrupted after {have:,} bytes ({reason}); try again to resume from there"
+            f"{archive.url} was interrupted after {have:,} bytes ({reason}); try again"
+            + (" to resume from there" if tag or archive.md5 else "")
         ) from None
+
+
+def _tag(headers: Message) -> str:
+    """What If-Range compares: a strong ETag, else the date; empty if the server tells neither."""
+    etag: str = headers.get("ETag", "")
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")
 
 
 def _compare_with_first_download(file: Path, progress: ShowProgress) -> None:
@@ -222,5 +249,7 @@ def unpack(archive: Path, folder: Path, progress: ShowProgress = False) -> None:
         for name in track(contents, f"Unpacking {archive.name}", shown=progress, unit="files"):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with contents[name]() as content, target.open("wb") as file:
+            draft = target.with_name(f".unpacking{_PARTIAL}")  # no image is cut off, whenever the process stops
+            with contents[name]() as content, draft.open("wb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
+            os.replace(draft, target)

@@ -114,7 +114,8 @@ def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[st
     rng = np.random.default_rng(seed)
     names, shares = list(fractions), np.array(list(fractions.values()))
     sizes = np.array([len(unit) for unit in units])
-    columns = [np.nonzero(table.targets(unit) == PRESENT)[1] for unit in units]  # with repeats: of several images
+    present = np.split(table.columns[table.values == PRESENT], np.cumsum(table.labels_per_image())[:-1])  # [M] lists
+    columns = [np.concatenate([present[row] for row in unit]) for unit in units]  # with repeats: of several images
     members: list[list[int]] = [[] for _ in table.labels]
     for unit in rng.permutation(len(units)).tolist():
         for column in np.unique(columns[unit]).tolist():

@@ -320,7 +320,7 @@ class LabelTable:
     def _of(
         cls, images: Sequence[str], labels: Sequence[str], splits: Sequence[str] | None, *entries: Any, **others: Any
     ) -> Self:
-        coded = _coded(splits or [""] * len(images))
+        coded = _coded([""] * len(images) if splits is None else splits)
         return cls(tuple(labels), PackedStrings(images), coded, *entries, **others)
 
     # ---- inside
@@ -334,7 +334,9 @@ class LabelTable:
         if chosen.dtype == bool and len(chosen) != len(self):
             raise ValueError(f"a mask of {len(chosen)} for {len(self)} images")
         rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        return np.arange(len(self))[rows]  # negative indices count from the end; others outside raise
+        if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows from {rows.min()} to {rows.max()} of {len(self)} images")
+        return rows % len(self)  # negative indices count from the end
 
     def _entries_of(self, rows: Ints) -> tuple[Ints, Ints]:
         """Row pointers [m+1] of a table of these rows, and the entries it takes over."""

@@ -187,10 +187,9 @@ def _names(given: Sequence[str] | str | Path | None, content: Mapping[str, Any],
     inside = _names_inside(content)
     if isinstance(given, str | Path):
         is_table = Path(given).suffix == ".csv" and Path(given).is_file()
-        described = read_descriptions(Path(given)) if is_table and inside else {}
-        names = label_list(str(given))
-        if described and inside:
-            names = unique_names([described.get(id, id) for id in inside], inside)
+        described = read_descriptions(Path(given)) if is_table else {}
+        ids = inside or tuple(described)  # without ids in the checkpoint, the table must have its labels in its order
+        names = unique_names([described.get(id, id) for id in ids], ids) if described else label_list(str(given))
     elif given is not None:
         names = tuple(given)
     else:

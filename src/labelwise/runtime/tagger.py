@@ -100,8 +100,8 @@ class Tagger:
 
         Args:
             images: A path, a pattern (`photos/*.jpg`), a folder (searched with all folders in it), an http or https
-                URL, bytes, a PIL image, a NumPy array or torch tensor ([H, W, 3], [3, H, W] or a batch; 8 bits, or
-                floats between 0 and 1), or any mix of these in a list.
+                URL, bytes, an open file, a PIL image, a NumPy array or torch tensor ([H, W, 3], [3, H, W] or a batch;
+                8 bits, or floats between 0 and 1), or any mix of these in a list.
             batch_size: Images at a time.
             progress: Whether to show a progress bar, or a function that is told the progress.
             on_bad_image: `error` raises at an image that cannot be decoded, `skip` gives a prediction with an `error`.
