@@ -26,7 +26,7 @@ from labelwise.training.checkpoint import last_checkpoint, named, read_checkpoin
 from labelwise.training.recipe import load_recipe
 from labelwise.training.train import train
 
-DECAYS = (0.97, 0.99)
+CASES = ((0.9, False), (0.97, False), (0.97, True))  # decay, warm-up
 EPOCHS = 8
 
 
@@ -37,12 +37,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
         table = make_sample(Path(folder) / "sample", images=arguments.images, size=96)
-        rows = [measure(decay, str(table.source), Path(folder)) for decay in DECAYS]
+        rows = [measure(*case, str(table.source), Path(folder)) for case in CASES]
     arguments.json.write_text(json.dumps({"images": arguments.images, "epochs": EPOCHS, "rows": rows}, indent=1) + "\n")
     print(json.dumps(rows, indent=1))
 
 
-def measure(decay: float, data: str, folder: Path) -> dict[str, float]:
+def measure(decay: float, warmup: bool, data: str, folder: Path) -> dict[str, float]:
     changes = {
         "data.source": data,
         "model.backbone": "resnet10t",
@@ -57,9 +57,10 @@ def measure(decay: float, data: str, folder: Path) -> dict[str, float]:
         "epochs": EPOCHS,
         "workers": 0,
         "ema": decay,
+        "ema_warmup": warmup,
         "thresholds": "none",
     }
-    run = train(load_recipe(None, changes), folder / f"run-{decay}")
+    run = train(load_recipe(None, changes), folder / f"run-{decay}-{warmup}")
     tensors, _ = read_checkpoint(last_checkpoint(run.folder))
     raw, averaged = (named(part, tensors) for part in ("module", "averaged.module"))
     model = run.model()
@@ -76,6 +77,7 @@ def measure(decay: float, data: str, folder: Path) -> dict[str, float]:
 
     return {
         "decay": decay,
+        "warmup": warmup,
         "raw weights": score(raw),
         "averaged, averaged statistics": score(averaged),
         "averaged, raw statistics": score({**averaged, **{name: raw[name] for name in statistics}}),

@@ -6,12 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-import averaged_norms
 import pytest
+
+import averaged_norms
 
 
 def test_each_choice_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(averaged_norms, "DECAYS", (0.9,))
+    monkeypatch.setattr(averaged_norms, "CASES", ((0.9, False),))
     monkeypatch.setattr(averaged_norms, "EPOCHS", 1)
     monkeypatch.setattr(sys, "argv", ["averaged_norms.py", "--images", "60", "--json", str(tmp_path / "found.json")])
     averaged_norms.main()
