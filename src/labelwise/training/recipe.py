@@ -17,7 +17,7 @@ from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import check_loss
+from labelwise.losses import check_loss, read_prior
 from labelwise.words.config import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -115,6 +115,14 @@ class LossRecipe(Config):
     name: str = "asymmetric"
     scale: PositiveFloat = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _prior_from_a_file(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Read now, so that a saved recipe holds the shares themselves."""
+        if info.data.get("name") == "csl" and isinstance(file := options.get("prior"), str):
+            return {**options, "prior": read_prior(file)}
+        return options
 
 
 class OptimizerRecipe(Config):
