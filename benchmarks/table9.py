@@ -52,7 +52,8 @@ def main() -> None:
 
 
 def measure(head: str, options: dict[str, Any], labels: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    on_cpu = arguments.device == "cpu"
+    kind = torch.device(arguments.device).type  # "cuda" of "cuda:1"
+    on_cpu = kind == "cpu"
     most = maximal_batch(head, options, labels, arguments)
     batch = arguments.batch or (4 if on_cpu else max(1, int(0.8 * most)))
     model = lw.create_model(arguments.backbone, head, labels, weights="none", size=arguments.size, **options)
@@ -61,10 +62,10 @@ def measure(head: str, options: dict[str, Any], labels: int, arguments: argparse
     images = torch.rand(batch, 3, arguments.size, arguments.size, device=arguments.device)
     targets = torch.zeros(batch, labels, device=arguments.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    scaler = torch.amp.GradScaler(arguments.device, enabled=not on_cpu)
+    scaler = torch.amp.GradScaler(kind, enabled=not on_cpu)
 
     def forward() -> torch.Tensor:
-        with torch.autocast(arguments.device, dtype=torch.float16, enabled=not on_cpu):
+        with torch.autocast(kind, dtype=torch.float16, enabled=not on_cpu):
             logits: torch.Tensor = model(images)
         return logits.float()
 
@@ -105,7 +106,7 @@ def maximal_batch(head: str, options: dict[str, Any], labels: int, arguments: ar
 def steps_per_second(step: Any, arguments: argparse.Namespace) -> float:
     def wait() -> None:
         if arguments.device.startswith("cuda"):
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(arguments.device)
 
     step()
     wait()

@@ -257,6 +257,8 @@ def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
     assert "--set model.words=package:glove-50d" in capsys.readouterr().err
     for words in (
         ["train", "--out", "x", "--set", "data=y"],
+        ["train", "--dry-run", "--set", "labels=cat,dog"],
+        ["train", "--dry-run", "--set", "gpus=2"],
         ["sweep", "--grid", "seed=0", "--out", "x", "--set", "out=y"],
     ):
         with pytest.raises(SystemExit):

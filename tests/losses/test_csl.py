@@ -10,6 +10,7 @@ import torch
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
+from labelwise.training.recipe import load_recipe, save_recipe
 from tests.oracles.csl import literal_csl
 
 LOGITS = 2 * torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -66,14 +67,21 @@ def test_it_is_finite_in_half_precision_and_traces_into_one_graph() -> None:
     torch.testing.assert_close(compiled(LOGITS[:, :3], TARGETS[:, :3]), loss(LOGITS[:, :3], TARGETS[:, :3]))
 
 
-def test_the_prior_of_a_recipe_is_a_file(tmp_path: Path) -> None:
+def test_the_prior_of_a_recipe_is_a_file_and_is_saved_with_it(tmp_path: Path) -> None:
     file = tmp_path / "prior.csv"
-    file.write_text('label,share\ncat,0.7\n"sofa, red",0.1\n')
-    assert losses.create("csl", prior=str(file)).options["prior"] == [0.7, 0.1]
-    with pytest.raises(LabelwiseError, match="prior has 2 values for 9 labels"):
-        losses.create("csl", prior=str(file))(LOGITS, TARGETS)
+
+    def options() -> dict[str, Any]:
+        return load_recipe(None, {"loss.name": "csl", "loss.options.prior": str(file)}).loss.options
+
+    with pytest.raises(LabelwiseError, match="No such file"):
+        options()
     file.write_text("cat,0.7\nsofa,often\n")
     with pytest.raises(LabelwiseError, match=r"prior .* cannot be read: could not convert"):
-        losses.create("csl", prior=str(file))
-    with pytest.raises(LabelwiseError, match="No such file"):
-        losses.create("csl", prior=str(tmp_path / "missing.csv"))
+        options()
+    file.write_text('label,share\ncat,0.7\n"sofa, red",0.1\n')
+    save_recipe(load_recipe(None, {"loss": {"name": "csl", "options": {"prior": str(file)}}}), tmp_path / "recipe.yaml")
+    file.unlink()
+    saved = load_recipe(tmp_path / "recipe.yaml").loss.options
+    assert saved == {"prior": [0.7, 0.1]}
+    with pytest.raises(LabelwiseError, match="prior has 2 values for 9 labels"):
+        losses.create("csl", **saved)(LOGITS, TARGETS)

@@ -117,7 +117,13 @@ def test_memory_beside_activations() -> None:
 def test_a_frozen_backbone_is_computed_once() -> None:
     frozen = lw.estimate(images=320, labels=5, size=64)
     assert frozen.flops < frozen.flops_once
+    plain = lw.estimate(images=320, labels=5, size=64, augmentation={"flip": 0.0})
+    assert frozen.flops_once == 2 * plain.flops_once  # mirrored images have features of their own
     assert frozen.memory["gradients"] < frozen.memory["weights"] / 2
+
+
+def test_none_is_a_value_of_a_setting() -> None:
+    assert lw.estimate(images=320, labels=5, head=None, **{"model.size": None}).recipe.model.size is None
 
 
 def test_the_command_reads_labels_but_no_images(tmp_path: Path, labelwise: Any) -> None:
@@ -141,6 +147,9 @@ def test_the_command_reads_labels_but_no_images(tmp_path: Path, labelwise: Any) 
         ({"images": 9, "labels": 2, "gpus": 3}, "cannot be divided evenly"),
         ({"images": 9, "labels": 2, "utilisation": 30}, "utilisation is a share"),
         ({"images": 0, "labels": 2}, "images"),
+        ({"images": 9, "labels": ["cat", "dog"]}, r"labels is how many there are, .* not \['cat', 'dog'\]"),
+        ({"images": 9, "labels": 2, "utilisation": "half"}, "utilisation is a share"),
+        ({"images": 9, "labels": 2, "start": Path("runs") / "nowhere" / "x"}, "no model 'runs/nowhere/x'"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_counted(settings: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
-from labelwise.training.model_options import synchronise_norms
+from labelwise.training.model_options import fixed_statistics, synchronise_norms
 from labelwise.training.optimizer import create_optimizer, set_rate
 from labelwise.training.recipe import OptimizerRecipe
 from labelwise.training.train import train
@@ -37,6 +38,21 @@ def test_gradient_checkpointing_gives_the_same_numbers(backbone: str, sample: Pa
     saving = trained(tmp_path, "saving", sample, **same, grad_checkpointing=True)
     for name, tensor in plain.items():
         torch.testing.assert_close(saving[name], tensor, atol=1e-6, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, nn.SyncBatchNorm])
+def test_norms_that_run_again_keep_their_statistics_and_a_counter(kind: type[nn.BatchNorm2d]) -> None:
+    """A synchronised norm runs only on GPUs; it refuses to run without the counter."""
+    norm = kind(2)
+    norm.num_batches_tracked.fill_(5)
+    before = deepcopy(norm.state_dict())
+    with fixed_statistics(norm):
+        assert norm.num_batches_tracked == 5
+        if kind is nn.BatchNorm2d:
+            norm(torch.randn(4, 2, 3, 3))
+        norm.num_batches_tracked.add_(1)
+    assert norm.momentum == 0.1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())
 
 
 def test_a_backbone_that_cannot_be_checkpointed_says_so(sample: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from labelwise.core.progress import ShowProgress
 from labelwise.data.decode import find_images
 from labelwise.data.sample import make_sample
 from labelwise.heads.registry import preset, with_options
+from labelwise.runtime.exported import is_hub_id
+from labelwise.runtime.folder import find_folder
 from labelwise.training.run import Run, short_names
 
 if TYPE_CHECKING:
@@ -153,11 +156,14 @@ def estimate(
         11.1 GiB True
     """
     for name, number in {"images": images, "labels": labels, "gpus": gpus}.items():
-        if number is not None:
-            require(**{name: (number, 1)})
-    if not 0 < utilisation <= 1:
-        raise LabelwiseError(f"utilisation is a share of the peak in (0, 1], not {utilisation}")
+        if number is not None and not (isinstance(number, Integral) and number >= 1):
+            raise LabelwiseError(f"{name} is how many there are, a whole number from 1 on, not {number!r}")
+    if not (isinstance(utilisation, Real) and 0 < utilisation <= 1):
+        raise LabelwiseError(f"utilisation is a share of the peak in (0, 1], not {utilisation!r}")
     wanted = recipe_with(recipe, data, settings)
+    start = wanted.model.start
+    if start is not None and not is_hub_id(start):  # nothing is downloaded
+        find_folder(start)
     with torch_needed():
         from labelwise.training.estimate import estimate as count
 

@@ -245,8 +245,12 @@ def _path(source: object) -> str:
 
 def recipe_with(recipe: str | Path | None, data: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
     """A recipe with some settings changed, named as `train`'s arguments are."""
-    given = {"data": None if data is None else _path(data), **settings}
-    return load_recipe(recipe, _changes({key: value for key, value in given.items() if value is not None}, train))
+    arguments = signature(train).parameters  # None is their default; for other settings it is a value
+    given = {
+        key: value for key, value in {"data": data, **settings}.items() if value is not None or key not in arguments
+    }
+    given |= {key: _path(given[key]) for key in ("data", "start") if key in given}
+    return load_recipe(recipe, _changes(given, train))
 
 
 def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def train(
     counted = {name: given[name] for name in ("images", "labels", "gpu", "gpus")}
     others = ("data", "out", "recipe", "set_", "resume", "overwrite", "dry_run", *counted)
     settings = {name: value for name, value in given.items() if name not in others}
-    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite"))
+    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite", *counted))
     if dry_run:
         say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))
         return

@@ -3,10 +3,12 @@
 Targets are 1, 0, -1 (unknown) or soft values in [0, 1]. Everything is computed in float32 (float64 for float64 logits).
 """
 
+import csv
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labelwise.core.errors import unknown_name
+from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.lazy import lazy_imports
 from labelwise.core.plugins import import_plugins
 
@@ -73,3 +75,22 @@ def check_loss(name: str) -> None:
     if modules is None:
         raise unknown_name("loss", name, BUILT_IN)
     modules.loss_options(name)
+
+
+def read_prior(path: str) -> list[float]:
+    """The last column of a CSV file; a first row without a number is a header. No PyTorch: recipes read it."""
+    try:
+        rows = [row[-1] for row in csv.reader(Path(path).read_text(encoding="utf-8").splitlines()) if row]
+        if rows and not _is_number(rows[0]):
+            rows = rows[1:]
+        return [float(value) for value in rows]
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise LabelwiseError(f"prior {path!r} cannot be read: {error}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

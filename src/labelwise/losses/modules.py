@@ -13,7 +13,7 @@ from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.plugins import Registry, import_plugins
 from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
-from labelwise.losses.selective import csl, read_prior
+from labelwise.losses.selective import csl
 
 _LOSSES: Registry[type[Loss]] = Registry("loss", "labelwise.losses")
 
@@ -107,11 +107,6 @@ class SPLC(Loss, name="splc", function=splc):
 
 class CSL(Loss, name="csl", function=csl):
     """Class-aware selective loss for partial labels (Ben-Baruch et al., CVPR 2022)."""
-
-    def __init__(self, **options: Any) -> None:
-        if isinstance(options.get("prior"), str):
-            options["prior"] = read_prior(options["prior"])
-        super().__init__(**options)
 
 
 def list_losses() -> list[str]:

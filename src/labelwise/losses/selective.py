@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -94,22 +92,3 @@ def top_unknown(x: Tensor, unknown: Tensor, top_k: int, *, whole_batch: bool) ->
         scores, top_k = scores.view(1, -1), top_k * len(x)
     top = scores.topk(min(top_k, scores.shape[1]), dim=1).indices
     return torch.zeros_like(scores, dtype=torch.bool).scatter(1, top, True).view_as(unknown) & unknown
-
-
-def read_prior(path: str) -> list[float]:
-    """The last column of a CSV file; a first row without a number is a header."""
-    try:
-        rows = [row[-1] for row in csv.reader(Path(path).read_text(encoding="utf-8").splitlines()) if row]
-        if rows and not _is_number(rows[0]):
-            rows = rows[1:]
-        return [float(value) for value in rows]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise LabelwiseError(f"prior {path!r} cannot be read: {error}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -67,7 +67,8 @@ class Estimate:
         memory: Bytes on each of them: weights, gradients, optimizer, averaged weights, activations.
         steps: Steps in an epoch, with a backward pass each.
         flops: Floating point operations of an epoch on all GPUs together, two per multiply-add.
-        flops_once: Those of the frozen backbone, whose features are computed once.
+        flops_once: Those of the frozen backbone, whose features are computed once for each training image and, with
+            `flip`, for its mirror image. Validation images are not counted.
         gpu: The GPU for which `hours` are estimated.
         utilisation: The share of its peak that is assumed for that.
     """
@@ -211,7 +212,7 @@ def estimate(
         memory=count_memory(model, recipe, processes) | {"activations": cost.activations},
         steps=steps,
         flops=cost.flops * processes * steps,
-        flops_once=once * images,
+        flops_once=once * images * (1 + (recipe.augmentation.flip > 0)),
         gpu=chosen,
         utilisation=utilisation,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 from lightning_fabric import Fabric
 from timm.layers import convert_sync_batchnorm
@@ -45,8 +46,8 @@ def fixed_statistics(module: nn.Module) -> Iterator[None]:
     """Batch norms that are computed again for the same images must not count them twice in their running statistics."""
     norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
+    for norm, (_, count) in zip(norms, before, strict=True):
+        norm.momentum, norm.num_batches_tracked = 0.0, deepcopy(count)  # a synchronised norm insists on a counter
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import check_loss
+from labelwise.losses import check_loss, read_prior
 from labelwise.words.config import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -116,6 +116,14 @@ class LossRecipe(Config):
     scale: PositiveFloat = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("options")
+    @classmethod
+    def _prior_from_a_file(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Read now, so that a saved recipe holds the shares themselves."""
+        if info.data.get("name") == "csl" and isinstance(file := options.get("prior"), str):
+            return {**options, "prior": read_prior(file)}
+        return options
+
 
 class OptimizerRecipe(Config):
     """The optimizer.
@@ -125,8 +133,9 @@ class OptimizerRecipe(Config):
             thousands.
         lr: Highest learning rate.
         backbone_lr: Highest learning rate of the backbone; None for the same as `lr`.
-        layer_decay: Factor of the learning rate from each of the backbone's layers to the one before it, so that early
-            layers change least (0.65 to 0.9 for transformers); 1 for the same rate everywhere.
+        layer_decay: Factor of the learning rate from each group of the backbone's layers to the one before it, so that
+            early layers change least; 1 for the same rate everywhere. The more groups, the closer to 1: a ViT-B has 13
+            (0.65 to 0.9), a ConvNeXt Base 37 (0.95).
         weight_decay: Decay of weights.
         decay_all: Also decay biases, norms and queries, as Query2Label's code does.
         betas: Decay rates of the gradient's moments; not for `sgd`.
