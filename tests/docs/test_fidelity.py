@@ -36,10 +36,9 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    cells = [
-        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
-        for line in PAGE.read_text("utf-8").splitlines()
-    ]
+    """Of the two tables, one for each paper, which stand before everything else."""
+    tables = PAGE.read_text("utf-8").partition("## Also checked")[0]
+    cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in tables.splitlines()]
     return [Row(*line) for line in cells if len(line) == len(Row._fields) and line[0] != "item" and line[3] != "---"]
 
 
