@@ -26,6 +26,7 @@ NAMES = {  # the heads of the study; its other rows are variations of them
     "gap-without-pairs": "GAP without pair_mix",
 }
 TO_THE_LEFT = ("hsq", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
+RAISED = {"q2l": 4, "hsq-linear": -5}  # in points: their dots lie on top of each other
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
         axes.annotate(
             NAMES[name],
             (cost, score),
-            xytext=(6 if right else -6, 0),
+            xytext=(6 if right else -6, RAISED.get(name, 0)),
             textcoords="offset points",
             ha="left" if right else "right",
             va="center",
