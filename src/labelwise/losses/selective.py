@@ -54,8 +54,7 @@ def csl(
         gamma_pos: How much easy positives are damped.
         clip: Unknown labels and negatives with a probability below it have no loss.
         top_k: How many unknown labels of an image are likely.
-        top_k_of: "image": those of each image, as in the paper; "batch": `top_k` times B of the whole batch, as in the
-            authors' code.
+        top_k_of: "image": those of each image; "batch": `top_k` times B of the whole batch, as in the authors' code.
         prior: Share of all images that have each label, [N]; in a recipe also a CSV file with a row for each label, in
             the labels' order, and the share in the last column. None: only the scores decide.
         prior_threshold: The share above which an unknown label counts nowhere.
