@@ -19,6 +19,7 @@ from labelwise.analysis.curves import (
 )
 from labelwise.evaluation import expected_calibration_error
 from labelwise.metrics import average_precision, precision_recall
+from labelwise.reports.run_sections import _from_zero
 
 
 def scored(seed: int, images: int = 200, labels: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -103,3 +104,9 @@ def test_mistakes_are_read_only_until_there_are_enough() -> None:
     items = iter([3, 3, 3, 3, 5, 7, 8, 9])
     assert few_of_each(items, lambda item: item, most=4) == [3, 3, 3, 5]
     assert 9 in items
+
+
+def test_a_drawn_curve_starts_at_its_first_positive() -> None:
+    """One positive, found fifth: precision 0.2 at every recall, not a line that rises from nothing."""
+    curve = precision_recall_curve(np.array([0.9, 0.8, 0.7, 0.6, 0.5]), np.array([0, 0, 0, 0, 1], np.int8))
+    assert _from_zero(curve) == [(0.0, 0.2), (1.0, 0.2)]

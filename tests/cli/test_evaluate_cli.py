@@ -174,3 +174,8 @@ def test_metrics_as_others_compute_them(evaluate: Callable[..., tuple[int, str, 
     status, _, err = evaluate(*data, "--as", "query2lable")
     assert status == 2
     assert "did you mean 'query2label'" in err
+
+
+def test_a_model_that_is_not_there_is_told_before_the_data(evaluate: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, said = evaluate("rum", "--data", "photos/labels.csv", "--split", "nowhere")
+    assert (status, "no model 'rum'" in said) == (2, True)

@@ -256,6 +256,12 @@ def test_a_config_that_does_not_belong_there(copy: Path, change: object, message
         load(copy)
 
 
+def test_a_damaged_config_is_not_taken_for_a_model_that_needs_pytorch(copy: Path) -> None:
+    (copy / "config.json").write_text("{")
+    with pytest.raises(LabelwiseError, match="is damaged: it is not JSON; export the model again"):
+        load(copy)
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("place", ["../secret.bin", "absolute"])
 def test_weights_are_read_from_nowhere_else(copy: Path, tmp_path: Path, engine: str, place: str) -> None:

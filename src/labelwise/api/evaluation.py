@@ -99,11 +99,12 @@ def evaluate(
     if cache and views != [1]:
         raise LabelwiseError("cached features are of one input size; leave out the scales or the cache")
     target = _saved_to(model) if save else None
-    # Mistakes in the data are told before PyTorch and the model are loaded.
+    # Mistakes in the model's name and in the data are told before PyTorch and the model are loaded.
+    known_labels = read_labels(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
     whole = open_table(_data(data, model), model)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
-    if (model is None or isinstance(model, str | os.PathLike)) and not _unseen(unseen, model, whole):
-        match_labels(table, read_labels(model_path(model)), ignore_extra=ignore_extra_labels)
+    if known_labels is not None and not _unseen(unseen, model, whole):
+        match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
         from labelwise.evaluation.evaluate import measure
         from labelwise.evaluation.inference import engine_for, predict_logits

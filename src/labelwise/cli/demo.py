@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 import labelwise as lw
-from labelwise.core.errors import counted
+from labelwise.core.errors import counted, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.data.sample import make_sample
 
@@ -37,6 +37,8 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     show
         How many test images the report shows with their predictions and attention maps.
     """
+    with torch_needed():  # before it draws a thousand images
+        import labelwise.training.train  # noqa: F401
     console = Console(highlight=False)
     started = time.monotonic()
     console.rule("1  the bundled tagger on photos of scikit-image")

@@ -104,10 +104,13 @@ def _zero_shot_label_table(labels: list[Result]) -> Table:
 def _table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, caption: str | None = None
 ) -> Table:
-    table = Table(header[0], title=title, title_justify="left", caption=caption, box=None)
+    cells = list(rows)
+    table = Table(title=title, title_justify="left", caption=caption, box=None)
+    # Where there is no room for all columns, names stay readable.
+    table.add_column(header[0], min_width=min(24, max((len(row[0]) for row in cells), default=0)))
     for column in header[1:]:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for row in rows:
+    for row in cells:
         table.add_row(*row)
     return table
 

@@ -368,7 +368,8 @@ class QueryHeadConfig(HeadConfig):
         """
         layers = [(self.tokens.encoder_layers, "encoder"), (self.decoder.decoder_layers, "decoder")]
         parts = [f"{count} {name} layer{'s' * (count > 1)}" for count, name in layers if count]
-        parts += ["self-attention"] if self.labels_interact else []
+        parts += ["self-attention"] if self.decoder.first_block == "self-attention" else []
+        parts += ["sine positions"] if self.tokens.positions != "none" else []
         many = "one per label" if self.queries.groups is None else f"at most {self.queries.groups}"
         parts += [f"{self.queries.queries} queries", many]
         return ", ".join(parts + ([] if self.experts.experts == "none" else [f"{self.experts.experts} experts"]))

@@ -57,8 +57,10 @@ def curves(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> list[dict[str, Any]
 
 
 def _from_zero(curve: list[Point]) -> list[Point]:
-    """The curve from recall 0 on, with the precision of its first point."""
-    return [(0.0, curve[0][1]), *curve] if curve else []
+    """The curve from recall 0 on, with the precision of its first positive: before that, precision is 0 by definition
+    and a line from there would show half of the area."""
+    found = [point for point in curve if point[0] > 0]
+    return [(0.0, found[0][1]), *found] if found else []
 
 
 def calibration_charts(run: MeasuredRun) -> list[Html]:

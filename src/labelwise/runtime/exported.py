@@ -23,6 +23,7 @@ FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
 OUT, ATTENTION, GATES = "out", "attention", "gates"  # the outputs of the network in the file
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+EXPORTS = ("model.onnx", "model.xml", "model.bin")
 ExportFormat = Literal["onnx", "openvino", "torch"]
 FILES: dict[ExportFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
 
@@ -131,6 +132,8 @@ def find_export(source: str | Path) -> ExportedModel | None:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
+        if any((file.parent / name).is_file() for name in EXPORTS):
+            raise LabelwiseError(f"{str(file)!r} is damaged: it is not JSON; export the model again") from None
         return None  # opening it as a model will say what is wrong
     if not isinstance(content, dict) or "export" not in content:
         return None

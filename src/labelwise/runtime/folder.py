@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelwise.core.errors import LabelwiseError, did_you_mean
-from labelwise.runtime.exported import is_hub_id
+from labelwise.runtime.exported import EXPORTS, is_hub_id
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
-EXPORTS = ("model.onnx", "model.xml", "model.bin")
 
 
 def find_folder(

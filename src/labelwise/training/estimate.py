@@ -144,8 +144,9 @@ class Estimate:
             time = f"{self.hours:,.1f} hours" if self.hours > 1 else f"{60 * self.hours:.1f} minutes"
             rows.append(("time", f"{time} on {speed}"))
             saving = "" if recipe.grad_checkpointing or model.freeze == "backbone" else "grad_checkpointing, "
-            advice = f"no: try {saving}smaller batches with accumulate, or more GPUs"
-            rows.append(("fits", f"{'yes' if self.fits else advice} ({self.gpu.memory} GiB)"))
+            room = f"a {self.gpu.name} has {self.gpu.memory} GiB"
+            advice = f"; try {saving}smaller batches with accumulate, or more GPUs"
+            rows.append(("fits", f"yes, {room}" if self.fits else f"no, {room}{advice}"))
         return rows
 
     def __str__(self) -> str:
