@@ -159,6 +159,7 @@ def test_metrics_take_logits_from_a_gpu_and_targets_from_the_loader() -> None:
     with FakeTensorMode():
         metrics = MultiLabelMetrics(LABELS, thresholds=0.0, top_k=3)
         metrics.update(torch.zeros(4, LABELS, device="cuda"), torch.zeros(4, LABELS, dtype=torch.int8))
+        assert metrics.images == 4
 
 
 def test_bfloat16_trains_on_the_cpu(sample: Path, tmp_path: Path) -> None:
