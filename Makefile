@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-slow bench docs clean
+.PHONY: help install demo test lint test-slow attack bench docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ lint: $(INSTALLED)
 
 test-slow: $(INSTALLED) ## Also run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow
+
+attack: $(INSTALLED) ## Run every attack: hostile files, models and requests, kills, full disks
+	$(BIN)/pytest -n 2 -m attack tests/attack
 
 bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python -m benchmarks.speed all --out benchmarks/results
