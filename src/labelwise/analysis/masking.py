@@ -14,10 +14,9 @@ from torch.nn import functional as F
 from labelwise.analysis.maps import Method, label_maps, map_caption
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.progress import progress_of
+from labelwise.data.decode import TableImages
 from labelwise.data.labels import match_labels
 from labelwise.data.table import PRESENT, LabelTable
-from labelwise.loading.augment import eval_transform
-from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
 from labelwise.model.network import evaluating
 
@@ -80,7 +79,7 @@ def masking_check(
     draws: int = 4,
     seed: int = 0,
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int = 0,
     progress: bool = True,
 ) -> MaskingCheck:
     """Check a model's maps on images with a label that is present.
@@ -99,20 +98,20 @@ def masking_check(
         draws: Random regions per image.
         seed: Seed of everything random.
         batch_size: Images per batch.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
         progress: Whether to show progress.
     """
     rng = np.random.default_rng(seed)
     rows, labels = _choose(match_labels(table, model.labels, ignore_extra=True), images, rng)
     if not len(rows):
         raise LabelwiseError(f"{table.source}: no image has a label that the model knows, so nothing can be checked")
-    dataset = ImageDataset(table.select(rows), eval_transform(model.config.preprocessing), "skip")
+    dataset = TableImages(table.select(rows), model.config.preprocessing, "skip", workers)
     device = next(model.parameters()).device
     scores, attended, random = [], [], []
     with evaluating(model), progress_of("Checking", len(rows), progress) as advance:
-        for batch in ImageLoader(dataset, batch_size=batch_size, num_workers=workers):
-            inputs = batch.images.to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
-            chosen = torch.from_numpy(labels)[batch.rows].to(device)[:, None]  # [B, 1]
+        for numbers, images_read in dataset.batches(batch_size):
+            inputs = torch.from_numpy(images_read).to(device, memory_format=torch.channels_last)  # [B, 3, size, size]
+            chosen = torch.from_numpy(labels[numbers]).to(device)[:, None]  # [B, 1]
             maps = label_maps(model, inputs, chosen, method=method, layer=layer, head=head)[:, 0]
             hidden = attended_pixels(maps, inputs.shape[-1], area)  # [B, size, size]
             before = _score(model, inputs, chosen)
@@ -123,7 +122,7 @@ def masking_check(
             advance(len(inputs))
     if not scores:
         raise LabelwiseError(
-            f"{table.source}: none of {counted(len(rows), 'image')} can be decoded, e.g. {dataset.bad_images[0].path!r}"
+            f"{table.source}: none of {counted(len(rows), 'image')} can be decoded, e.g. {dataset.table.images[0]!r}"
         )
     drops = np.stack([torch.cat(part).double().cpu().numpy() for part in (scores, attended, random)])  # [3, m]
     return _summary(drops, map_caption(model, method, layer, head), area, rng)

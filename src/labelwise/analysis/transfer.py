@@ -119,7 +119,7 @@ class Transfer:
 
 
 def negative_transfer(
-    measured: MeasuredRun, *, samples: int = 1000, workers: int = 2, progress: bool = True
+    measured: MeasuredRun, *, samples: int = 1000, workers: int = 0, progress: bool = True
 ) -> Transfer:
     """Compare a run with one logistic regression per label on the same frozen backbone's average-pooled features,
     fitted on the run's own training images: it can neither gain nor lose from other labels."""

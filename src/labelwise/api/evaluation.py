@@ -47,7 +47,7 @@ def evaluate(
     on_bad_image: OnBadImage = "error",
     ignore_extra_labels: bool = False,
     batch_size: int = 32,
-    workers: int = 2,
+    workers: int = 0,
     cache: bool = False,
     engine: EngineName = "auto",
     progress: bool = True,
@@ -74,7 +74,7 @@ def evaluate(
         on_bad_image: `skip` leaves out images that cannot be decoded, and lists them.
         ignore_extra_labels: Leave out labels of the data that the model does not have.
         batch_size: Images per batch.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
         cache: Keep the backbone's features on disk, and use those that are there.
         engine: What runs the model. `auto`: the fastest one with the same logits, measured once if there are many
             images.
@@ -256,7 +256,7 @@ def report(
     per_label_baseline: bool = False,
     bootstrap: int = 1000,
     batch_size: int = 32,
-    workers: int = 2,
+    workers: int = 0,
     progress: bool = True,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Path:
@@ -277,7 +277,7 @@ def report(
         per_label_baseline: Also fit one model per label on the same frozen features, to find negative transfer.
         bootstrap: Bootstrap samples for intervals and comparisons.
         batch_size: Images per batch.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
         progress: Show a progress bar.
         warn: Called with what limits the numbers, e.g. images that a run was trained on.
 

@@ -147,7 +147,7 @@ def check_explanations(
     method: Method | None = None,
     layer: int | None = None,
     attention_head: int | None = None,
-    workers: int = 2,
+    workers: int = 0,
 ) -> MaskingCheck:
     """Test whether a model's maps are true: hide where it looked, and as much elsewhere. Which lowers the score more?
 
@@ -160,7 +160,7 @@ def check_explanations(
         method: `attention` or `grad-cam`. Default: attention if the head has any.
         layer: The decoder layer, counted from 1. Default: the last.
         attention_head: The attention head, counted from 1. Default: the mean of all.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
 
     Example:
         >>> import labelwise as lw
@@ -183,7 +183,7 @@ def explain_experts(
     *,
     split: str = "test",
     on_bad_image: OnBadImage = "error",
-    workers: int = 2,
+    workers: int = 0,
     cache: bool = False,
 ) -> ExpertUse:
     """Show which experts of an HSQ head each label relies on: the gates' mean weights over a dataset.
@@ -193,7 +193,7 @@ def explain_experts(
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
         split: The images to use: a split, several (`train+val`), or `all`.
         on_bad_image: `skip` leaves out images that cannot be decoded.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
         cache: Keep the backbone's features on disk, and use those that are there.
 
     Example:

@@ -231,7 +231,7 @@ def _sweep_report(finished: Sequence[Outcome], out: Path, split: str, say: Calla
         say("no report: the runs were trained on different data; compare some of them with a report of their own")
         return None
     folders = [out / outcome.planned.name for outcome in finished]
-    return report(folders, out=out / "report", split=split, workers=finished[0].planned.recipe.workers)
+    return report(folders, out=out / "report", split=split)
 
 
 def _path(source: object) -> str:

@@ -44,7 +44,7 @@ Engine = Annotated[
     ),
 ]
 BatchSize = Annotated[int, Parameter(help="Images per batch."), AtLeastOne]
-Workers = Annotated[int, Parameter(help="Processes that decode images."), NotNegative]
+Workers = Annotated[int, Parameter(help="Threads that decode images; 0: one per core."), NotNegative]
 OnBadImage = Annotated[
     Literal["error", "skip"], Parameter(help="Stop at an image that cannot be decoded, or skip and list it.")
 ]

@@ -50,7 +50,7 @@ def evaluate(
     on_bad_image: OnBadImage = "error",
     ignore_extra_labels: Flag = False,
     batch_size: BatchSize = 32,
-    workers: Workers = 2,
+    workers: Workers = 0,
     cache: bool = False,
     engine: Engine = "auto",
 ) -> None:

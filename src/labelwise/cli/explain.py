@@ -32,7 +32,7 @@ def explain(
     images: int = 200,
     area: float = 0.25,
     on_bad_image: OnBadImage = "error",
-    workers: Workers = 2,
+    workers: Workers = 0,
     cache: bool = False,
 ) -> None:
     """Draw an image and, label by label, where the model looked. With --check: whether that is true. With --experts:

@@ -27,7 +27,7 @@ def report(
     per_label_baseline: Flag = False,
     bootstrap: int = 1000,
     batch_size: BatchSize = 32,
-    workers: Workers = 2,
+    workers: Workers = 0,
 ) -> None:
     """Write one HTML page about a run, or a comparison of several, with JSON and CSV files beside it.
 

@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from glob import glob
 from io import TextIOBase
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -20,7 +21,9 @@ from PIL import Image
 
 from labelwise.core.arrays import Array, to_numpy
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.images import BadImageError, Encoded, as_rgb, is_image, load_image
+from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, as_rgb, is_image, load_image
+from labelwise.data.preprocessing import InputTransform, Preprocessing
+from labelwise.data.table import LabelTable
 
 MAX_URL_BYTES = 64 << 20
 URL_SECONDS = 30.0  # for the whole download
@@ -281,6 +284,61 @@ def decode_many(
             yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@dataclass
+class TableImages:
+    """The images of a table as inputs of a model, decoded in threads ahead of it.
+
+    Args:
+        table: The images.
+        preprocessing: From images to inputs.
+        on_bad_image: Whether an image that cannot be decoded is an error, or is noted in `bad_images` and skipped.
+        threads: That decode; 0: one per core.
+    """
+
+    table: LabelTable
+    preprocessing: Preprocessing
+    on_bad_image: OnBadImage = "error"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        self.bad_images: dict[int, BadImage] = {}  # by row
+
+    def batches(
+        self, size: int, rows: Iterable[int] | None = None, read: Callable[[int], FoundImage] | None = None
+    ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
+        """Up to `size` rows and their inputs [B, 3, H, W]. `read` opens the image of a row."""
+        decoded = self._decoded(range(len(self.table)) if rows is None else rows, read, ahead=2 * size)
+        while batch := list(islice(decoded, size)):
+            yield [row for row, _ in batch], np.stack([values for _, values in batch])
+
+    def note_bad_image(self, row: int, error: BadImageError) -> None:
+        if self.on_bad_image == "error":
+            raise error.skippable(self.table.where(row))
+        self.bad_images[row] = BadImage(row, error.path, error.reason)
+
+    def _decoded(
+        self, rows: Iterable[int], read: Callable[[int], FoundImage] | None, ahead: int
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        under_way: deque[int] = deque()
+
+        def sources() -> Iterator[FoundImage]:
+            for row in rows:
+                try:
+                    source = read(row) if read else self.table.images[row]
+                except BadImageError as error:
+                    self.note_bad_image(row, error)
+                    continue
+                under_way.append(row)
+                yield source
+
+        for _, found in decode_many(sources(), InputTransform(self.preprocessing), threads=self.threads, ahead=ahead):
+            row = under_way.popleft()
+            if isinstance(found, BadImageError):
+                self.note_bad_image(row, found)
+            else:
+                yield row, found
 
 
 def thread_count() -> int:

@@ -1,9 +1,16 @@
-"""Bootstrap over the images of a test set: percentile intervals, paired differences and which are significant."""
+"""Resampling the images of a test set: confidence intervals, paired differences and which are significant.
+
+Samples are random halves of the images, without replacement. A half varies around the whole set as the whole set does
+around all images it was drawn from, so the spread is the right one. The usual bootstrap draws some images twice. Copies
+have equal scores, which raises the average precision of rare labels so much that an interval can lie above the number.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,11 +24,17 @@ from labelwise.metrics.ranking import ArrayLike, read_both, read_thresholds
 Weights = NDArray[np.int32]
 
 _BLOCK_VALUES = 2**21  # of weights at a time: small enough for the processor's cache, large enough to keep numpy busy
+# The average precision of few positives is too high: one positive at the top is 1, although the next one may be far
+# below. This bias falls as images ** -0.75, so a half has 2 ** 0.75 times that of the whole set. The larger it is, the
+# less it is known. These numbers are from simulations: benchmarks/intervals.py measures the coverage that they give.
+_BIAS_POWER = 0.75
+_BIAS_DOUBT = 3.0  # an interval is wider by this multiple of the bias,
+_SIZE_DOUBT = 0.8  # and by this over the root of the number of images: the spread of few images is uncertain, too
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A percentile interval, as fractions."""
+    """A confidence interval, as fractions."""
 
     low: float
     high: float
@@ -29,14 +42,30 @@ class Interval:
 
 @dataclass(frozen=True)
 class Draws:
-    """Every metric on every bootstrap sample, as fractions. The same seed draws the same images for every model that is
-    measured on them, so two models' draws can be subtracted (`paired_difference`)."""
+    """Every metric on every sample, as fractions. The same seed draws the same images for every model that is measured
+    on them, so two models' draws can be subtracted (`paired_difference`)."""
 
     average_precision: Doubles  # [N, S]; NaN where a label has no positive in a sample
     metrics: dict[str, Doubles]  # name -> [S]
+    whole_average_precision: Doubles  # [N], of all images
+    whole_metrics: dict[str, float]
+    images: int
 
     def intervals(self, level: float) -> dict[str, Interval]:
-        return {name: percentile_interval(values, level) for name, values in self.metrics.items()}
+        wider = 1 + _SIZE_DOUBT / math.sqrt(self.images)
+        found = {
+            name: interval_around(self.whole_metrics[name], values, level, wider=wider)
+            for name, values in self.metrics.items()
+        }
+        bias = self.mean_average_precision_bias()
+        wider *= 1 + _BIAS_DOUBT * bias
+        found["mAP"] = interval_around(self.whole_metrics["mAP"], self.metrics["mAP"], level, bias=bias, wider=wider)
+        return found
+
+    def mean_average_precision_bias(self) -> float:
+        """How much too high the mAP of these images is on average, told by how much higher that of their halves is."""
+        rise = _mean_defined(self.average_precision.T) - self.whole_average_precision  # [N]
+        return max(0.0, float(_mean_defined(rise[:, None])[0])) / (2**_BIAS_POWER - 1)
 
 
 def bootstrap_intervals(
@@ -49,10 +78,11 @@ def bootstrap_intervals(
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, Interval]:
-    """Percentile intervals of mAP, CP, CR, CF1, OP, OR, OF1 (and, for each k, the six and the accuracy at top k).
+    """Confidence intervals of mAP, CP, CR, CF1, OP, OR, OF1 (and, for each k, the six and the accuracy at top k).
 
-    Each sample draws M of the M images with replacement and measures it as `labelwise.metrics` would; a label that has
-    no positive in a sample is left out of that sample's averages.
+    They are for the metrics of the same labels on ever more images of the same kind. Each sample draws half of the
+    images and measures it as `labelwise.metrics` would; a label that has no positive in a sample is left out of that
+    sample's averages. An interval always contains the metric of the images themselves.
 
     Args:
         scores: Scores or logits [M, N].
@@ -61,7 +91,7 @@ def bootstrap_intervals(
         top_k: Also measure the k best labels of each image.
         samples: How many samples to draw.
         seed: The same seed draws the same images.
-        level: The share of the samples that an interval holds.
+        level: The share of test sets whose interval is meant to hold the truth.
 
     Returns:
         An interval, as fractions, per metric.
@@ -70,7 +100,7 @@ def bootstrap_intervals(
     >>> targets = rng.integers(0, 2, (400, 3))
     >>> interval = bootstrap_intervals(targets + rng.normal(0, 1, (400, 3)), targets, samples=200)["mAP"]
     >>> round(interval.low, 2), round(interval.high, 2)
-    (0.76, 0.82)
+    (0.76, 0.83)
     """
     if not 0 < level < 1:
         raise LabelwiseError(f"level={level}: use a level between 0 and 1")
@@ -101,37 +131,49 @@ def bootstrap_draws(
         predicted = passes_threshold(values, read_thresholds(thresholds, values.shape[1]))
     chosen = {"": predicted} | {f"_top{k}": in_top_k(values, known, k) for k in top_k}
     rankings = [RankedLabel.of(values[:, n], known[:, n]) for n in range(values.shape[1])]
-    precisions, metrics = [], []
-    for weights in _resamples(len(values), samples, np.random.default_rng(seed)):
-        precisions.append(np.stack([ranking.average_precision(weights) for ranking in rankings]))
+
+    def measured(weights: Weights) -> tuple[Doubles, dict[str, Doubles]]:
+        precision = np.stack([ranking.average_precision(weights) for ranking in rankings])
         others = _precision_recall(weights.T.astype(np.float64), known, chosen)
-        metrics.append({"mAP": _mean_defined(precisions[-1]), **others})
+        return precision, {"mAP": _mean_defined(precision), **others}
+
+    whole, whole_metrics = measured(np.ones((len(values), 1), np.int32))
+    blocks = [measured(weights) for weights in _halves(len(values), samples, np.random.default_rng(seed))]
     return Draws(
-        np.concatenate(precisions, axis=1),
-        {name: np.concatenate([block[name] for block in metrics]) for name in metrics[0]},
+        np.concatenate([precision for precision, _ in blocks], axis=1),
+        {name: np.concatenate([metrics[name] for _, metrics in blocks]) for name in whole_metrics},
+        whole[:, 0],
+        {name: float(value[0]) for name, value in whole_metrics.items()},
+        len(values),
     )
 
 
-def percentile_interval(values: Doubles, level: float) -> Interval:
-    """The interval between the two percentiles that leave `level` of the values [S] between them; NaN is left out.
+def interval_around(value: float, values: Doubles, level: float, *, bias: float = 0.0, wider: float = 1.0) -> Interval:
+    """The normal interval of a `value` with a known `bias`, as wide as the spread of the samples' `values` [S] says;
+    NaN is left out.
 
-    >>> percentile_interval(np.array([*range(101), np.nan]), 0.5)
-    Interval(low=25.0, high=75.0)
+    It always contains `value`, also where the bias is so large that the truth is probably below it.
+
+    >>> found = interval_around(0.5, np.array([0.59, 0.61, np.nan]), 0.95)  # 0.5 +- 1.96 * 0.01
+    >>> round(found.low, 4), round(found.high, 4)
+    (0.4804, 0.5196)
+    >>> round(interval_around(0.5, np.array([0.59, 0.61]), 0.95, bias=0.1).low, 4)
+    0.3804
     """
     values = values[~np.isnan(values)]
-    tail = 100 * (1 - level) / 2
-    low, high = np.percentile(values, [tail, 100 - tail]) if len(values) else (np.nan, np.nan)
-    return Interval(float(low), float(high))
+    if not len(values) or np.isnan(value):
+        return Interval(np.nan, np.nan)
+    half = NormalDist().inv_cdf((1 + level) / 2) * float(values.std()) * wider
+    return Interval(min(value, value - bias - half), max(value, value - bias + half))
 
 
-def _resamples(images: int, samples: int, rng: np.random.Generator) -> Iterator[Weights]:
-    """How often each image was drawn, in blocks [M, s]: images first, so that taking rows in order is fast."""
+def _halves(images: int, samples: int, rng: np.random.Generator) -> Iterator[Weights]:
+    """Random halves as weights 1 and 0, in blocks [M, s]: images first, so that taking rows in order is fast."""
     step = max(1, _BLOCK_VALUES // images)
+    half = (np.arange(images) < images // 2).astype(np.int32)
     for start in range(0, samples, step):
-        count = min(step, samples - start)
-        drawn = rng.integers(0, images, (count, images)) + np.arange(count)[:, None] * images
-        weights = np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images)
-        yield np.ascontiguousarray(weights.T, dtype=np.int32)
+        drawn = rng.permuted(np.tile(half, (min(step, samples - start), 1)), axis=1)
+        yield np.ascontiguousarray(drawn.T)
 
 
 @dataclass(frozen=True)
@@ -215,7 +257,7 @@ class Difference:
 
 
 def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float = 0.95) -> Difference:
-    """The difference `value` with the interval and p-value that paired bootstrap samples [S] give it.
+    """The difference `value` with the interval and p-value that paired samples [S] give it.
 
     Both models rise and fall together from sample to sample, so their difference varies far less than either: it can be
     significant although their intervals overlap. The p-value is two-sided: twice the smaller share of samples on one
@@ -224,14 +266,16 @@ def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float
     >>> theirs = np.linspace(0.70, 0.80, 99)
     >>> found = paired_difference(0.02, theirs + np.linspace(0.01, 0.03, 99), theirs)
     >>> round(found.interval.low, 4), round(found.interval.high, 4), found.p
-    (0.0105, 0.0295, 0.02)
+    (0.0086, 0.0314, 0.02)
     """
     gaps = ours - theirs
     gaps = gaps[~np.isnan(gaps)]
     if not len(gaps) or np.isnan(value):
         return Difference(value, Interval(np.nan, np.nan), np.nan)
-    below, above = (gaps <= 0).sum() + 1, (gaps >= 0).sum() + 1
-    return Difference(value, percentile_interval(gaps, level), float(min(1.0, 2 * min(below, above) / (len(gaps) + 1))))
+    around = gaps - gaps.mean() + value  # what bias both have falls out of the difference
+    below, above = (around <= 0).sum() + 1, (around >= 0).sum() + 1
+    p = min(1.0, 2 * min(below, above) / (len(gaps) + 1))
+    return Difference(value, interval_around(value, gaps, level), float(p))
 
 
 def benjamini_hochberg(p: NDArray[np.float64], rate: float = 0.05) -> Mask:

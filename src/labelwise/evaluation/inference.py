@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
+from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
-from labelwise.loading.augment import eval_transform
-from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.model import LabelModel
 from labelwise.model.network import Network, evaluating
 from labelwise.runtime.sessions import Engine, EngineName
@@ -57,7 +56,7 @@ def predict_logits(
     table: LabelTable,
     *,
     batch_size: int = 32,
-    workers: int = 2,
+    workers: int = 0,
     on_bad_image: OnBadImage = "error",
     flip: bool = False,
     scales: Sequence[float] = (1.0,),
@@ -74,7 +73,7 @@ def predict_logits(
         model: A model in memory, optimised or exported.
         table: The images.
         batch_size: Images per batch.
-        workers: Processes that decode images.
+        workers: Threads that decode images; 0: one per core.
         on_bad_image: `skip` leaves out images that cannot be decoded.
         flip: Also use the mirrored image.
         scales: Input sizes, as multiples of the model's own.
@@ -93,8 +92,8 @@ def predict_logits(
             batches, bad_images = _from_features(_in_memory(model), features, batch_size, flip), features.bad_images
         else:
             preprocessing = model.config.preprocessing.model_copy(update={"size": size})
-            images = ImageDataset(table, eval_transform(preprocessing), on_bad_image)
-            batches = _from_images(engine or model.logits, images, batch_size, workers, flip)
+            images = TableImages(table, preprocessing, on_bad_image, workers)
+            batches = _from_images(engine or model.logits, images, batch_size, flip)
         description = "Evaluating" if len(sizes) == 1 else f"Evaluating at {size} pixels"
         mode = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
         with mode, torch.inference_mode(), progress_of(description, len(table), progress) as advance:
@@ -103,7 +102,7 @@ def predict_logits(
                 seen[rows] = True
                 advance(len(rows))
         if features is None:
-            bad_images = images.bad_images  # the same ones at each size
+            bad_images = list(images.bad_images.values())  # the same ones at each size
     rows = seen.nonzero()[:, 0]
     if not len(rows):
         raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
@@ -178,14 +177,14 @@ def _map_side(model: Network, size: int) -> int:
 
 
 def _from_images(
-    engine: Callable[[Floats], Floats], images: ImageDataset, batch_size: int, workers: int, flip: bool
+    engine: Callable[[Floats], Floats], images: TableImages, batch_size: int, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows [B] and the sum of the views' logits [B, N]."""
-    for batch in ImageLoader(images, batch_size=batch_size, num_workers=workers):
-        logits = engine(batch.images.numpy())
+    for rows, views in images.batches(batch_size):
+        logits = engine(views)
         if flip:
-            logits = logits + engine(batch.images.flip(-1).numpy())
-        yield batch.rows, torch.from_numpy(logits)
+            logits = logits + engine(np.ascontiguousarray(views[..., ::-1]))
+        yield torch.tensor(rows), torch.from_numpy(logits)
 
 
 def _from_features(

@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.core.arrays import Ints, Mask
+from labelwise.core.arrays import Floats, Ints, Mask
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import cache_folder, sha256
 from labelwise.core.progress import ShowProgress, progress_of, report
-from labelwise.data.images import BadImage, BadImageError, OnBadImage, read_image
+from labelwise.data.decode import TableImages
+from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, read_image
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.table import LabelTable
 from labelwise.engines.choose import open_engine
 from labelwise.features.store import Location, MapWriter, Store, describe_store, entry_key, fingerprint
-from labelwise.loading.augment import eval_transform
-from labelwise.loading.dataset import ImageDataset, ImageLoader
 from labelwise.model.network import evaluating
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
@@ -60,7 +58,7 @@ class FeatureCache:
         flips: bool = True,
         folder: Path | None = None,
         batch_size: int = 32,
-        workers: int = 2,
+        workers: int = 0,
         on_bad_image: OnBadImage = "error",
         progress: ShowProgress = True,
         engine: EngineName = "torch",
@@ -77,7 +75,7 @@ class FeatureCache:
             flips: Also the maps of the mirrored images.
             folder: Where stores are kept. Default: `default_folder()`.
             batch_size: Of the computation.
-            workers: Processes that decode.
+            workers: Threads that decode; 0: one per core.
             on_bad_image: Whether a broken image is an error or is skipped.
             progress: Whether to show it, or a callback.
             engine: What computes the maps. Engines agree closely, but not in the last bits, so each has its own store.
@@ -87,9 +85,9 @@ class FeatureCache:
         >>> cache.batch(cache.rows[:32]).shape  # doctest: +SKIP
         torch.Size([32, 1280, 7, 7])
         """
-        images = ImageDataset(table, eval_transform(preprocessing), on_bad_image, target=file_digest)
         variants = (False, True) if flips else (False,)
-        builder = MapBuilder(images, backbone, variants, batch_size, workers, progress)
+        images = TableImages(table, preprocessing, on_bad_image, workers)
+        builder = MapBuilder(images, backbone, variants, batch_size, progress)
 
         def store_of(family: Family) -> Store:
             about = describe_store(backbone, preprocessing, family)
@@ -113,7 +111,8 @@ class FeatureCache:
         builder.complete(store, lambda: opened(chosen))
         if len(images.bad_images) == len(table):
             raise LabelwiseError(f"{table.source}: none of its images can be decoded")
-        return cls([builder.locations(store, mirrored) for mirrored in variants], images.bad_images)
+        bad_images = [images.bad_images[row] for row in sorted(images.bad_images)]
+        return cls([builder.locations(store, mirrored) for mirrored in variants], bad_images)
 
     def batch(self, rows: Tensor | Ints, flip: Tensor | Mask | bool = False) -> Tensor:
         """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
@@ -140,47 +139,46 @@ def default_folder() -> Path:
     return cache_folder() / "features"
 
 
-# ---- computing: worker processes decode, the engine runs in this one
+# ---- computing: threads decode, the engine runs in this one
 
 
-def file_digest(row: int, content: bytes) -> Tensor:
-    """SHA-256 of an image file as a tensor, uint8 [32]."""
-    return torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
-
-
-@dataclass
 class MapBuilder:
-    """Computes the maps of a table's images that a store lacks.
+    """Computes the maps of a table's images that a store lacks; `variants`: False for an image, True for its mirror."""
 
-    `images` has `file_digest` as its target: what is stored belongs to the very bytes that were decoded.
-    """
-
-    images: ImageDataset
-    backbone: nn.Module
-    variants: Sequence[bool]  # False: the image itself; True: mirrored
-    batch_size: int
-    workers: int
-    progress: ShowProgress
-
-    def __post_init__(self) -> None:
-        self.digests: list[bytes] = []  # SHA-256 of each row's file, M; empty for the files that cannot be read
+    def __init__(
+        self,
+        images: TableImages,
+        backbone: nn.Module,
+        variants: Sequence[bool],
+        batch_size: int,
+        progress: ShowProgress,
+    ) -> None:
+        self.images, self.backbone, self.variants = images, backbone, variants
+        self.batch_size, self.progress = batch_size, progress
+        self.digests = [b""] * len(images.table)  # SHA-256 of each row's file, M; empty for those that cannot be read
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,  # reading and hashing release Python's lock
-            progress_of("Reading images", len(self.images), self.progress) as advance,
+            progress_of("Reading images", len(self.digests), progress) as advance,
         ):
-            for first in range(0, len(self.images), _HASHED_AT_ONCE):
-                block = range(first, min(first + _HASHED_AT_ONCE, len(self.images)))
-                for found in pool.map(self._digest, block):
-                    if isinstance(found, BadImage):
-                        self.images.note_bad_image(found)
-                    self.digests.append(b"" if isinstance(found, BadImage) else found)
+            for first in range(0, len(self.digests), _HASHED_AT_ONCE):
+                block = range(first, min(first + _HASHED_AT_ONCE, len(self.digests)))
+                for row, error in zip(block, pool.map(self._failure, block), strict=True):
+                    if error is not None:
+                        images.note_bad_image(row, error)
                 advance(len(block))
 
-    def _digest(self, row: int) -> bytes | BadImage:
+    def _failure(self, row: int) -> BadImageError | None:
         try:
-            return sha256(read_image(self.images.table.images[row]).data).digest()
+            self._read(row)
         except BadImageError as error:
-            return BadImage(row, error.path, error.reason)
+            return error
+        return None
+
+    def _read(self, row: int) -> Encoded:
+        """A row's file. What is stored belongs to the very bytes that were decoded: the file may change meanwhile."""
+        file = read_image(self.images.table.images[row])
+        self.digests[row] = sha256(file.data).digest()
+        return file
 
     def stored(self, store: Store) -> float:
         """The share of the needed maps that a store has already."""
@@ -212,10 +210,9 @@ class MapBuilder:
 
     def _missing(self, store: Store) -> dict[int, list[bool]]:
         """Check what is stored; the variants that remain to be computed for each row. Equal files count once."""
-        bad = {image.row for image in self.images.bad_images}
         first: dict[bytes, int] = {}
         for row, digest in enumerate(self.digests):
-            if row not in bad:
+            if row not in self.images.bad_images:
                 first.setdefault(digest, row)
         store.refresh()
         keys = [entry_key(digest, mirrored) for digest in first for mirrored in self.variants]
@@ -228,48 +225,45 @@ class MapBuilder:
         return {row: variants for row, variants in needed.items() if variants}
 
     def _compute(self, needed: dict[int, list[bool]], store: Store, engine: Engine) -> None:
-        workers = self.workers if len(needed) > self.batch_size else 0  # starting processes for one batch does not pay
-        batches = ImageLoader(self.images, batch_size=self.batch_size, sampler=list(needed), num_workers=workers)
         writer = MapWriter(store)
         try:
             with progress_of("Computing features", len(needed), self.progress) as advance:
-                for batch in batches:
-                    rows = batch.rows.tolist()
-                    for row, digest in zip(rows, batch.targets.numpy(), strict=True):
-                        self.digests[row] = bytes(digest)  # the file may have changed since it was listed
+                for rows, inputs in self.images.batches(self.batch_size, needed, self._read):
                     for mirrored in self.variants:
                         wanted = [number for number, row in enumerate(rows) if mirrored in needed[row]]
                         if wanted:
-                            chosen, inputs = [rows[number] for number in wanted], batch.images[wanted]
-                            maps = _forward(engine, inputs.flip(-1) if mirrored else inputs, self.batch_size)
+                            views = inputs[wanted, :, :, ::-1] if mirrored else inputs[wanted]
+                            maps = _forward(engine, views, self.batch_size)
+                            chosen = [rows[number] for number in wanted]
                             _require_finite(maps, [self.images.table.images[row] for row in chosen])
                             writer.add([entry_key(self.digests[row], mirrored) for row in chosen], maps)
                     advance(len(rows))
         finally:
             writer.flush()  # what is finished is kept, even after Ctrl-C or a bad image
         # Copies of bad images are bad, too.
-        reasons = {self.digests[bad.row]: bad.reason for bad in self.images.bad_images if self.digests[bad.row]}
+        bad_images = self.images.bad_images
+        reasons = {self.digests[row]: bad.reason for row, bad in bad_images.items() if self.digests[row]}
         for row, digest in enumerate(self.digests):
             if digest in reasons:
-                self.images.note_bad_image(BadImage(row, self.images.table.images[row], reasons[digest]))
+                self.images.note_bad_image(row, BadImageError(self.images.table.images[row], reasons[digest]))
 
 
-def _forward(engine: Engine, inputs: Tensor, batch_size: int) -> Tensor:
+def _forward(engine: Engine, inputs: Floats, batch_size: int) -> Tensor:
     """[n, 3, H, W] -> [n, h, w, C] on the CPU.
 
     Always runs a full batch: the last bits of a convolution depend on the batch size, and a map must not depend on how
     many others happened to be missing, e.g. after an interrupted build.
     """
-    full = np.zeros((batch_size, *inputs.shape[1:]), np.float32)
-    full[: len(inputs)] = inputs.numpy()
-    maps = torch.from_numpy(engine(full))
+    if len(inputs) < batch_size:
+        inputs = np.concatenate([inputs, np.zeros((batch_size - len(inputs), *inputs.shape[1:]), np.float32)])
+    maps = torch.from_numpy(engine(np.ascontiguousarray(inputs)))
     if maps.dim() != 4:
         raise LabelwiseError(f"the backbone gives {list(maps.shape)}, not maps [B, C, H, W]: they cannot be cached")
-    return maps[: len(inputs)].permute(0, 2, 3, 1).contiguous()
+    return maps[: len(inputs)].permute(0, 2, 3, 1)
 
 
 def _require_finite(maps: Tensor, paths: list[str]) -> None:
-    finite = maps.isfinite().flatten(1).all(dim=1)  # [n]
+    finite = maps.sum(dim=(1, 2, 3)).isfinite()  # [n]; a mask of all values would take longer than a convolution
     if not finite.all():
         path = paths[int(finite.int().argmin())]
         raise LabelwiseError(f"the backbone gives NaN or infinity for image {path!r}; check its weights")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.images import BadImage, BadImageError, OnBadImage, load_image, read_image
+from labelwise.data.images import BadImage, BadImageError, OnBadImage, load_image
 from labelwise.data.table import LabelTable
 
 
@@ -42,7 +42,6 @@ class ImageDataset(Dataset[Sample | BadImage]):
         seed: What is random in the transform then depends on (seed, epoch, row) alone: the images are the same for any
             number of workers, in any order and after a restart. Call `set_epoch` before each pass.
         copies: Row r is also there as r + M, r + 2 M, ..., each time augmented anew (repeated augmentation).
-        target: The target of an image, from its row and the content of its file. Default: the labels of the table.
     """
 
     table: LabelTable
@@ -50,7 +49,6 @@ class ImageDataset(Dataset[Sample | BadImage]):
     on_bad_image: OnBadImage = "error"
     seed: int | None = None
     copies: int = 1
-    target: Callable[[int, bytes], Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.min_side: int | None = getattr(self.transform, "min_side", None)
@@ -72,16 +70,14 @@ class ImageDataset(Dataset[Sample | BadImage]):
         row = number % len(self.table)
         path = self.table.images[row]
         try:
-            file = read_image(path)
-            image = load_image(file, min_side=self.min_side)
+            image = load_image(path, min_side=self.min_side)
         except BadImageError as error:
             bad = BadImage(row, path, error.reason)
             if get_worker_info() is None:
                 self.note_bad_image(bad)
             # A worker hands it over as a value: torch would turn an exception into a page of tracebacks.
             return bad
-        target = self.target(row, file.data) if self.target else torch.from_numpy(self.table.target(row))
-        return Sample(self._transformed(image, number), target, row)
+        return Sample(self._transformed(image, number), torch.from_numpy(self.table.target(row)), row)
 
     def note_bad_image(self, bad: BadImage) -> None:
         """Count it, or raise, depending on `on_bad_image`."""

@@ -173,7 +173,7 @@ def _metrics(measured: Sequence[Measured]) -> str:
         cells = [_number(one, name) for name in names]
         images = "" if one.images is None else f"{one.images:,}"
         lines.append(_row([f"{_text(one.data)}", _text(one.split) + (" ¹" if one.chosen_on else ""), images, *cells]))
-    notes = ["Percent" + ("; brackets are 95 % bootstrap intervals." if any(o.intervals for o in measured) else ".")]
+    notes = ["Percent" + ("; brackets are 95 % confidence intervals." if any(o.intervals for o in measured) else ".")]
     if any(one.chosen_on for one in measured):
         notes.append("¹ Measured during training on the images that the best epoch was chosen on: slightly optimistic.")
     return "\n".join(lines) + "\n\n" + "\n".join(notes)

@@ -59,7 +59,7 @@ class ReportOptions:
     per_label_baseline: bool = False
     bootstrap: int = 1000
     batch_size: int = 32
-    workers: int = 2
+    workers: int = 0
     progress: bool = True
     warn: Callable[[str], None] = lambda text: None
 

@@ -84,7 +84,6 @@ def feature_batches(
             model.config.preprocessing,
             flips=flips,
             batch_size=min(recipe.batch_size, 32),
-            workers=recipe.workers,
             on_bad_image=recipe.data.on_bad_image,
             progress=fabric.is_global_zero,
             engine="auto",
