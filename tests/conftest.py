@@ -28,6 +28,7 @@ LONGEST = ("pages", "page", "presets", "fidelity", "recipes", "processes", "ray"
 ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",
     "curl": "sudo apt-get install curl",
+    "network namespaces": "sudo apt-get install iproute2 && sudo make attack",
     "shared": "LABELWISE_SHARED_DATA=FOLDER make test",
     "": "make install  # every extra: pip install --editable '.[dev]'",
 }
