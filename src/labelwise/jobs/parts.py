@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.data.images import is_image
+from labelwise.data.images import fault_of_file, is_image, read_bytes
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard
 
@@ -207,11 +207,9 @@ def read_file(name: str) -> RawImage:
     for attempt in range(_TRIES):
         try:
             return RawImage(name, _read(name))
-        except FileNotFoundError:
-            return RawImage(name, b"", "no such file")
-        except (IsADirectoryError, PermissionError) as error:
-            return RawImage(name, b"", error.strerror or type(error).__name__)
         except Exception as error:  # each file system has its own exceptions
+            if reason := fault_of_file(error):
+                return RawImage(name, b"", reason)
             if "://" not in name or attempt == _TRIES - 1:
                 raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
             time.sleep(0.2 * 4**attempt)
@@ -220,7 +218,7 @@ def read_file(name: str) -> RawImage:
 
 def _read(name: str) -> bytes:
     if "://" not in name:
-        return Path(name).read_bytes()
+        return read_bytes(name)
     import fsspec
 
     system, path = fsspec.core.url_to_fs(name)
