@@ -40,6 +40,7 @@ OnBadImage = Literal["error", "skip"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
 _NO_FILE = "no such file"
 _NOT_REGULAR = "not a regular file"
+MAX_FILE_BYTES = 512 << 20  # the largest image that Pillow decodes, uncompressed; a file with holes may claim more
 _FILE_FAULTS = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
 _STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
@@ -152,15 +153,32 @@ def read_bytes(path: str | Path) -> bytes:
     # Opening a pipe waits, too, unless told not to; a look at the name first would leave time to replace the file.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        about = os.fstat(descriptor)
+        if stat.S_ISDIR(about.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
+        if about.st_size > MAX_FILE_BYTES:
+            raise OSError(errno.EINVAL, too_large(about.st_size), str(path))
         with open(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(descriptor)
+
+
+def require_regular(path: str) -> None:
+    """For files that are opened by others: at an address, missing, or a regular file."""
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path):
+        raise LabelwiseError(f"{path!r} is {_NOT_REGULAR}")
+
+
+def too_large(size: int) -> str:
+    """Why a file of so many bytes is not read.
+
+    >>> too_large(30 << 30)
+    '30,720 MB; an image file may have 512 MB'
+    """
+    return f"{size >> 20:,} MB; an image file may have {MAX_FILE_BYTES >> 20} MB"
 
 
 def fault_of_file(error: Exception) -> str | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line, unknown_name
-from labelwise.data.images import is_image, read_bytes
+from labelwise.data.images import is_image, read_bytes, require_regular
 from labelwise.data.readers.base import read_lines
 from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS, find_column
 from labelwise.data.table import canonical_split
@@ -144,6 +144,7 @@ def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
     """Open a shard to read all its files in order; damage raises, at the latest at the end."""
     import fsspec  # comes with torch
 
+    require_regular(shard)
     try:
         with (
             fsspec.open(shard, "rb") as file,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.data.images import fault_of_file, is_image, read_bytes
+from labelwise.data.images import MAX_FILE_BYTES, fault_of_file, is_image, read_bytes, require_regular, too_large
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard
 
@@ -40,6 +40,10 @@ class Part(Protocol):
     def count(self) -> int | None:
         """How many images; None if that is known only at the end."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it is read from."""
+
     def images(self) -> Iterator[RawImage]: ...
 
 
@@ -52,6 +56,10 @@ class FilesPart:
     @property
     def count(self) -> int:
         return len(self.names)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.names
 
     def images(self) -> Iterator[RawImage]:
         ahead: deque[Future[RawImage]] = deque()
@@ -74,12 +82,20 @@ class ShardPart:
     def count(self) -> None:
         return None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.shard,)
+
     def images(self) -> Iterator[RawImage]:
         with open_shard(self.shard) as archive:
             for member in archive:
                 if member.isfile() and is_image(Path(member.name).name):
+                    name = f"{self.shard}/{member.name}"
+                    if member.size > MAX_FILE_BYTES:
+                        yield RawImage(name, b"", too_large(member.size))
+                        continue
                     file = archive.extractfile(member)
-                    yield RawImage(f"{self.shard}/{member.name}", file.read() if file else b"")
+                    yield RawImage(name, file.read() if file else b"")
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,10 @@ class RowsPart:
     @property
     def count(self) -> int:
         return self.stop - self.start
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,)
 
     def images(self) -> Iterator[RawImage]:
         columns = [self.column] if self.name_column is None else [self.column, self.name_column]
@@ -147,6 +167,7 @@ def open_parquet(file: str) -> Iterator[Any]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise missing_extra("pyarrow", "parquet") from None
+    require_regular(file)
     try:
         stream = fsspec.open(file, "rb").open()
     except FileNotFoundError:
