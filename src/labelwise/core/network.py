@@ -6,6 +6,7 @@ we start inherit them; Ray's workers on other machines import labelwise, too.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -20,7 +21,13 @@ _LOCAL = re.compile(r"|localhost|127(\.\d+){3}|0\.0\.0\.0|::1?")
 
 
 class OfflineError(OSError):
-    """Somebody asked for another machine, and the user does not want that."""
+    """Somebody asked for another machine, and the user does not want that. Libraries quote its `strerror`."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(errno.ENETUNREACH, f"{host} is not asked (LABELWISE_OFFLINE=1)")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def offline_by() -> str | None:
@@ -43,7 +50,7 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
         return
     name = host.decode() if isinstance(host, bytes) else str(host or "")
     if not _LOCAL.fullmatch(name):
-        raise OfflineError(f"{name} is not asked (LABELWISE_OFFLINE=1)")
+        raise OfflineError(name)
 
 
 for _name, _value in _SILENT.items():
