@@ -100,8 +100,9 @@ def check_use(folder: Path, env: Mapping[str, str]) -> None:
     assert "cat 1.00" in said, said
     run([command, "explain", "photo.png", "--out", "why.png"], env, cwd=folder)
     assert (folder / "why.png").stat().st_size > 10_000
-    missing = subprocess.run([command, "complexity"], env=env, capture_output=True, text=True, check=False)
-    assert "pip install 'labelwise[train]'" in missing.stderr, missing.stderr
+    for extra, words in {"train": ["complexity"], "parquet": ["predict", "photo.png", "--out", "tags"]}.items():
+        missing = subprocess.run([command, *words], env=env, cwd=folder, capture_output=True, text=True, check=False)
+        assert f"pip install 'labelwise[{extra}]'" in missing.stderr, missing.stderr
     with subprocess.Popen([command, "serve", "--port", "0"], env=env, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None

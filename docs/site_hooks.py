@@ -1,7 +1,8 @@
 """What mkdocs.yml adds to the pages in docs/: pages and files that live elsewhere, and examples in docstrings.
 
-CONTRIBUTING.md, CHANGELOG.md and recipes/ stay at the root, where people and tools look for them; the tutorial is a
-notebook. All links are written as they work in a checkout, and changed here to where the site has the file.
+CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and recipes/ stay at the root, where people and tools look for them; the
+tutorial is a notebook. All links are written as they work in a checkout, and changed here to where the site has the
+file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # file of the repository -> page
+# File of the repository -> page.
+PAGES = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = ("start/tutorial",)
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)(?P<path>[^)#\s]+)")
 

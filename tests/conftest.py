@@ -28,12 +28,14 @@ LONGEST = ("pages", "page", "presets", "fidelity", "recipes", "processes", "ray"
 ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",
     "curl": "sudo apt-get install curl",
+    "network namespaces": "sudo apt-get install iproute2 && sudo make attack",
     "shared": "LABELWISE_SHARED_DATA=FOLDER make test",
     "": "make install  # every extra: pip install --editable '.[dev]'",
 }
 # Before anything imports PyTorch, for this process and all that it starts.
 os.environ |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # 1: no pool of compiling processes
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # some tests import ONNX Runtime before labelwise
 if sys.dont_write_bytecode:  # as in many containers: each process would compile PyTorch's sources, which takes seconds
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -2,8 +2,9 @@
 
 A cold `python -m labelwise ...` spends seconds on imports; a forked one is there in milliseconds. Each is a process of
 its own, with its own arguments, folder, environment, files and exit status, and takes real signals. What a process
-reads once at import time is the server's, but for the hub's settings. Tests about start-up or imports take a cold
-process. For programs that start Python themselves, xdist and torchrun, `executable()` is a file to start instead.
+reads once at import time is the server's, but for the settings of the network and the hub. Tests about start-up or
+imports take a cold process. For programs that start Python themselves, xdist and torchrun, `executable()` is a file to
+start instead.
 
 `conftest.py` starts the server with the session. It imports nothing before its first order, has no threads when it
 forks, and ends with its standard input.
@@ -224,7 +225,8 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
         random.seed()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a session in the background ignores
         sys.modules["torch"].set_num_threads(int(order["env"].get("OMP_NUM_THREADS", 1)))
-        importlib.reload(sys.modules["huggingface_hub.constants"])
+        for name in ("labelwise.core.network", "huggingface_hub.constants"):
+            importlib.reload(sys.modules[name])
         if kind == "-c":
             exec(compile(sys.argv[0], "<string>", "exec"), {"__name__": "__main__"})
         elif kind == "-m":

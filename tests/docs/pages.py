@@ -32,7 +32,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
+AT_THE_ROOT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = [*AT_THE_ROOT, *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
 FENCE = re.compile(
     r"^(?:<!-- (?P<mark>not run|slow|example output)(?:: (?P<reason>[^\n]+?))? -->\n+)?"
     r"(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",

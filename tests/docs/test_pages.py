@@ -12,7 +12,7 @@ from pages import DOCS, PAGES, ROOT, SERVER, Block, Runner, blocks, parse
 
 RUN = ("python", "sh", "console")
 KINDS = {*RUN, "text", "json", "yaml", "nginx", "ini", "toml", "dockerfile"}
-GENERATED = {"contributing.md", "changelog.md", "start/tutorial.md"}  # by docs/site_hooks.py
+GENERATED = {"contributing.md", "security.md", "changelog.md", "start/tutorial.md"}  # by docs/site_hooks.py
 
 
 def name(page: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -160,7 +161,7 @@ def test_a_broken_shard_costs_its_own_part_only(
     said = capsys.readouterr().err.splitlines()[-1]
     assert "error: 1 of 3 parts failed; part 1: the shard" in said
     assert "s1.tar is not a readable tar file" in said
-    assert JobFolder(str(tmp_path / "out")).finished() == {0, 2}
+    assert set(JobFolder(str(tmp_path / "out")).finished()) == {0, 2}
     (tmp_path / "s1.tar").write_bytes(good)
     with pytest.raises(SystemExit) as done:
         main(command)
@@ -219,6 +220,18 @@ def test_mistakes(
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_pyarrow_it_is_told_before_anything_is_done(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a plain install."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SystemExit):
+        main(["predict", str(place / "model"), str(place / "photos"), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert said == "error: this needs the package 'pyarrow'; install it with: pip install 'labelwise[parquet]'\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_job_file_is_told(place: Path, tmp_path: Path) -> None:

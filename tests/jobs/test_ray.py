@@ -62,7 +62,7 @@ def test_killed_workers_change_nothing_in_5000_pictures(tmp_path: Path) -> None:
     undisturbed = start(model, photos, tmp_path / "undisturbed", "--part-size", "50")
     _, said = undisturbed.communicate(timeout=900)
     assert undisturbed.returncode == 0, said
-    assert re.search(r"5000 images in 100 parts \(.*\); 2 of them could not be decoded", said)
+    assert re.search(r"5,000 images in 100 parts \(.*\); 2 of them could not be decoded", said)
 
     disturbed = start(model, photos, tmp_path / "disturbed", "--part-size", "50")
     killed = [kill_a_worker_after(disturbed, tmp_path / "disturbed", parts) for parts in (10, 40, 70)]

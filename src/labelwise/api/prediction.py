@@ -233,7 +233,7 @@ def predict_job(
         listed: More paths, e.g. lines of a file, which are never folders.
         started: Called with what is there already and how many images are left, if known.
         advanced: Called with each finished part.
-        say: Called with one line about the engine that was chosen.
+        say: Called with one line about the engine that was chosen, and about images that changed since an earlier run.
 
     Example:
         >>> import labelwise as lw

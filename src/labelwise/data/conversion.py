@@ -16,7 +16,7 @@ import numpy as np
 from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.progress import ShowProgress, track
-from labelwise.data.images import is_image
+from labelwise.data.images import is_image, read_bytes
 from labelwise.data.manifests import lost_label_notes, row_names, write_manifest
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import MANIFEST_KINDS
@@ -159,7 +159,7 @@ def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -
         present, unknown = row_names(table, row)
         suffix = os.path.splitext(table.images[row])[1].lower()
         suffix = suffix if is_image(f"x{suffix}") else ".jpg"  # how a reader finds the image; the content decides
-        _add(shard, f"{row:08d}{suffix}", Path(table.images[row]).read_bytes())
+        _add(shard, f"{row:08d}{suffix}", read_bytes(table.images[row]))
         _add(shard, f"{row:08d}.json", json.dumps({"labels": present, "unknown": unknown}).encode())
     if shard is not None:
         shard.close()

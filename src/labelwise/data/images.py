@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -37,6 +39,9 @@ UPRIGHT = {
 OnBadImage = Literal["error", "skip"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are exclusive
 _NO_FILE = "no such file"
+_NOT_REGULAR = "not a regular file"
+MAX_FILE_BYTES = 512 << 20  # the largest image that Pillow decodes, uncompressed; a file with holes may claim more
+_FILE_FAULTS = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
 _STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
 
@@ -138,13 +143,57 @@ def read_image(source: str | Path | bytes | Encoded) -> Encoded:
         return Encoded("<bytes>", source)
     name = str(source)
     try:
-        return Encoded(name, Path(source).read_bytes())
-    except FileNotFoundError:
-        raise BadImageError(name, _NO_FILE) from None
-    except IsADirectoryError:
-        raise BadImageError(name, "a folder, not a file") from None
-    except OSError as error:
-        raise BadImageError(name, error.strerror or type(error).__name__) from None
+        return Encoded(name, read_bytes(name))
+    except (OSError, ValueError) as error:
+        raise BadImageError(name, fault_of_file(error) or getattr(error, "strerror", None) or one_line(error)) from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a regular file. Anything else is refused: reading a pipe would wait for ever."""
+    # Opening a pipe waits, too, unless told not to; a look at the name first would leave time to replace the file.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
+        if about.st_size > MAX_FILE_BYTES:
+            raise OSError(errno.EINVAL, too_large(about.st_size), str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def require_regular(path: str) -> None:
+    """For files that are opened by others: at an address, missing, or a regular file."""
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path):
+        raise LabelwiseError(f"{path!r} is {_NOT_REGULAR}")
+
+
+def too_large(size: int) -> str:
+    """Why a file of so many bytes is not read.
+
+    >>> too_large(30 << 30)
+    '30,720 MB; an image file may have 512 MB'
+    """
+    return f"{size >> 20:,} MB; an image file may have {MAX_FILE_BYTES >> 20} MB"
+
+
+def fault_of_file(error: Exception) -> str | None:
+    """Why this one file cannot be read; None if the next one may fail as well, as on a failing disk or network.
+
+    >>> fault_of_file(FileNotFoundError()), fault_of_file(OSError(errno.EIO, "Input/output error"))
+    ('no such file', None)
+    """
+    if isinstance(error, FileNotFoundError):
+        return _NO_FILE
+    if isinstance(error, IsADirectoryError):
+        return "a folder, not a file"
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return "its name holds a NUL character"
+    return error.strerror if isinstance(error, OSError) and error.errno in _FILE_FAULTS else None
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -152,10 +153,10 @@ def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> li
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
-        try:
-            by_size[os.stat(path).st_size].append(row)
-        except OSError:
-            continue
+        with suppress(OSError, ValueError):  # ValueError: a NUL in the name
+            about = os.stat(path)
+            if stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+                by_size[about.st_size].append(row)
     candidates = [row for rows in by_size.values() if len(rows) > 1 for row in rows]
     by_content: dict[bytes, list[int]] = defaultdict(list)
     for row in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):

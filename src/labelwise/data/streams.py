@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line, unknown_name
-from labelwise.data.images import is_image
+from labelwise.data.images import is_image, read_bytes, require_regular
 from labelwise.data.readers.base import read_lines
 from labelwise.data.readers.manifest import IMAGE_COLUMNS, LABEL_COLUMNS, UNKNOWN_COLUMNS, find_column
 from labelwise.data.table import canonical_split
@@ -144,6 +144,7 @@ def open_shard(shard: str) -> Iterator[tarfile.TarFile]:
     """Open a shard to read all its files in order; damage raises, at the latest at the end."""
     import fsspec  # comes with torch
 
+    require_regular(shard)
     try:
         with (
             fsspec.open(shard, "rb") as file,
@@ -259,7 +260,7 @@ class HuggingFaceStream:
         key = next((row[column] for column in _KEY_COLUMNS if row.get(column) is not None), path or number)
         return RawSample(
             f"{self.name}/{key}",
-            image if image is not None else Path(str(path)).read_bytes(),
+            image if image is not None else read_bytes(str(path)),
             as_list(row[self._label], f"{self.name}/{key}"),
             as_list(row.get(self._unknown or ""), f"{self.name}/{key}"),
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from labelwise.runtime.sessions import EngineName
 FORMAT = 1  # raised when jobs of older versions cannot be resumed
 ABOUT = "_job.json"  # readers of Parquet folders ignore names that start with an underscore
 _PART = re.compile(r"part-(\d{6,})\.parquet")
+_END = b"PAR1"  # of every Parquet file that is complete
 
 
 class JobSettings(Config):
@@ -83,7 +85,7 @@ class JobFolder:
         }
         there = self._read()
         if there is None:
-            if self._names():
+            if self._list():
                 raise LabelwiseError(f"{self.place!r} is not empty and is not a job; choose another folder or empty it")
             self._write(ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
         elif there != about:
@@ -91,18 +93,23 @@ class JobFolder:
                 f"{self.place!r} holds another job: {_difference(there, about)}; choose another folder for this one"
             )
 
-    def finished(self) -> set[int]:
-        return {int(match[1]) for name in self._names() if (match := _PART.fullmatch(name))}
+    def finished(self) -> dict[int, float]:
+        """The parts that are there, and when they were written (0: not known). One that was cut short is not there."""
+        found = {int(match[1]): about for name, about in self._list().items() if (match := _PART.fullmatch(name))}
+        paths = [about["name"] for about in found.values()]
+        ends = self._system.cat_ranges(paths, [-len(_END)] * len(paths), [None] * len(paths), on_error="return")
+        return {number: _time(about) for (number, about), end in zip(found.items(), ends, strict=True) if end == _END}
 
     def write_part(self, number: int, content: bytes) -> None:
         self._write(f"part-{number:06d}.parquet", content)
 
-    def _names(self) -> list[str]:
+    def _list(self) -> dict[str, dict[str, Any]]:
+        """What fsspec knows about each file, by its name."""
         with suppress(FileNotFoundError):
             self._system.invalidate_cache()
-            listed = self._system.ls(self._root, detail=False)
-            return [name for path in listed if not (name := path.rstrip("/").rpartition("/")[2]).startswith(".")]
-        return []
+            named = {about["name"].rstrip("/").rpartition("/")[2]: about for about in self._system.ls(self._root, True)}
+            return {name: about for name, about in named.items() if not name.startswith(".")}
+        return {}
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -120,6 +127,12 @@ class JobFolder:
             atomic_write(Path(self._root) / name, content)
         else:  # an object in a bucket appears only when it is complete
             self._system.pipe_file(f"{self._root}/{name}", content)
+
+
+def _time(about: Mapping[str, Any]) -> float:
+    """When a file was written: file systems have their own names for that."""
+    when = next((about[name] for name in ("mtime", "LastModified", "created") if about.get(name)), 0.0)
+    return float(when.timestamp() if isinstance(when, datetime) else when)
 
 
 def _difference(there: dict[str, Any], now: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.data.images import is_image
+from labelwise.core.network import offline_by
+from labelwise.data.images import MAX_FILE_BYTES, fault_of_file, is_image, read_bytes, require_regular, too_large
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard
 
@@ -40,6 +41,10 @@ class Part(Protocol):
     def count(self) -> int | None:
         """How many images; None if that is known only at the end."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it is read from."""
+
     def images(self) -> Iterator[RawImage]: ...
 
 
@@ -52,6 +57,10 @@ class FilesPart:
     @property
     def count(self) -> int:
         return len(self.names)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.names
 
     def images(self) -> Iterator[RawImage]:
         ahead: deque[Future[RawImage]] = deque()
@@ -74,12 +83,20 @@ class ShardPart:
     def count(self) -> None:
         return None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.shard,)
+
     def images(self) -> Iterator[RawImage]:
         with open_shard(self.shard) as archive:
             for member in archive:
                 if member.isfile() and is_image(Path(member.name).name):
+                    name = f"{self.shard}/{member.name}"
+                    if member.size > MAX_FILE_BYTES:
+                        yield RawImage(name, b"", too_large(member.size))
+                        continue
                     file = archive.extractfile(member)
-                    yield RawImage(f"{self.shard}/{member.name}", file.read() if file else b"")
+                    yield RawImage(name, file.read() if file else b"")
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,10 @@ class RowsPart:
     @property
     def count(self) -> int:
         return self.stop - self.start
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,)
 
     def images(self) -> Iterator[RawImage]:
         columns = [self.column] if self.name_column is None else [self.column, self.name_column]
@@ -147,6 +168,7 @@ def open_parquet(file: str) -> Iterator[Any]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise missing_extra("pyarrow", "parquet") from None
+    require_regular(file)
     try:
         stream = fsspec.open(file, "rb").open()
     except FileNotFoundError:
@@ -204,15 +226,14 @@ def _beside(file: str, path: str) -> str:
 
 def read_file(name: str) -> RawImage:
     """A missing file fails that image alone; a failing disk or network fails the whole part."""
-    for attempt in range(_TRIES):
+    tries = _TRIES if "://" in name and offline_by() != "LABELWISE_OFFLINE" else 1
+    for attempt in range(tries):
         try:
             return RawImage(name, _read(name))
-        except FileNotFoundError:
-            return RawImage(name, b"", "no such file")
-        except (IsADirectoryError, PermissionError) as error:
-            return RawImage(name, b"", error.strerror or type(error).__name__)
         except Exception as error:  # each file system has its own exceptions
-            if "://" not in name or attempt == _TRIES - 1:
+            if reason := fault_of_file(error):
+                return RawImage(name, b"", reason)
+            if attempt == tries - 1:
                 raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
             time.sleep(0.2 * 4**attempt)
     raise AssertionError("the last attempt returns or raises")
@@ -220,7 +241,7 @@ def read_file(name: str) -> RawImage:
 
 def _read(name: str) -> bytes:
     if "://" not in name:
-        return Path(name).read_bytes()
+        return read_bytes(name)
     import fsspec
 
     system, path = fsspec.core.url_to_fs(name)

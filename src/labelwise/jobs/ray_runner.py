@@ -67,7 +67,6 @@ def ray_results(
 ) -> Iterator[PartResult]:
     """Yield the results as they finish. Without an `address`, Ray runs on this machine only and ends with the job."""
     # Ray reads these at import.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns about Ray Data's own processes
     if address is None:
         # On Linux, Ray listens on all interfaces, even with _node_ip_address="127.0.0.1"; this setting keeps it on the
@@ -112,7 +111,8 @@ def _connected(ray: Any, address: str | None, workers: int | None) -> Iterator[N
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # never a running cluster
+            with _without_api_server(ray._private.services):
+                ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # never a running cluster
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -127,3 +127,14 @@ def _connected(ray: Any, address: str | None, workers: int | None) -> Iterator[N
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_api_server(services: Any) -> Iterator[None]:
+    """Even without its page and with usage reports off, this process asks the hosts of three clouds where it runs. To
+    Ray this looks as if it could not be started, which it takes for granted."""
+    start, services.start_api_server = services.start_api_server, lambda *_, **__: (None, None)
+    try:
+        yield
+    finally:
+        services.start_api_server = start

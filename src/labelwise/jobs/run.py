@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,13 +61,15 @@ def run_job(
         workers: Processes of Ray. Default: one per core.
         started: Called with what is done already and the number of images to come (None: unknown).
         advanced: Called with the result of each part.
-        say: Called with one line about the engine that was chosen.
+        say: Called with one line about the engine that was chosen, and about images that changed since an earlier run.
 
     Example:
         >>> parts = find_parts(["photos/"])  # doctest: +SKIP
         >>> run_job("runs/first", parts, "tags/", JobSettings(top=5))  # doctest: +SKIP
         JobSummary(parts=20, already_there=0, images=10000, errors=3, failed={})
     """
+    if find_spec("pyarrow") is None:
+        raise missing_extra("pyarrow", "parquet")
     folder, files = JobFolder(out), ModelFiles.read(model)
     counts = [part.count for part in parts]
     if settings.engine == "auto":
@@ -79,6 +84,13 @@ def run_job(
 
     finished = folder.finished()
     summary = JobSummary(len(parts), already_there=len(finished))
+    if say and (changed := _changed(parts, finished)):
+        number, file = changed[0]
+        others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        say(
+            f"{file!r} was changed after part {number} was written{others}; to predict it again, remove "
+            f"part-{number:06d}.parquet and run the same job again"
+        )
     todo = [(number, part) for number, part in enumerate(parts) if number not in finished]
     left = [counts[number] for number, _ in todo]
     started(summary, None if None in left else sum(count or 0 for count in left))
@@ -106,6 +118,19 @@ def run_job(
     return summary
 
 
+def _changed(parts: Sequence[Part], finished: Mapping[int, float]) -> list[tuple[int, str]]:
+    """Local files that were replaced or edited since their part was written, the first of each part."""
+    found = []
+    for number, written in sorted(finished.items()):
+        for file in parts[number].files if written and number < len(parts) else ():
+            with suppress(OSError, ValueError):  # it is gone by now, or at an address
+                about = os.stat(file)
+                if max(about.st_mtime, about.st_ctime) > written:  # ctime: a file that was moved here keeps its mtime
+                    found.append((number, file))
+                    break
+    return found
+
+
 def open_tagger(
     model: str | Path, settings: JobSettings, images: int = 0, say: Callable[[str], None] | None = None
 ) -> Tagger:
@@ -127,6 +152,8 @@ class PartWorker:
             rows = [self._row(prediction, problem) for prediction, problem in self._predictions(part)]
         except LabelwiseError as error:
             return PartResult(number, problem=str(error))
+        except MemoryError:
+            return PartResult(number, problem="its images do not fit into memory")
         errors = sum(row["error"] is not None for row in rows)
         return PartResult(number, _as_parquet(rows, self._settings.all_scores), len(rows), errors)
 
@@ -155,11 +182,9 @@ class PartWorker:
 
 
 def _as_parquet(rows: list[dict[str, Any]], all_scores: bool) -> bytes:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise missing_extra("pyarrow", "parquet") from None
+    import pyarrow
+    from pyarrow import parquet
+
     scores = pyarrow.list_(pyarrow.float32())
     columns = {"image": pyarrow.string(), "labels": pyarrow.list_(pyarrow.string()), "scores": scores}
     columns |= {"error": pyarrow.string()} | ({"all_scores": scores} if all_scores else {})

@@ -9,6 +9,7 @@ from itertools import chain, groupby, islice
 from typing import cast
 
 from labelwise.core.errors import LabelwiseError, did_you_mean
+from labelwise.core.network import offline_by
 from labelwise.data.decode import FileKind, file_kind, find_images, walk
 from labelwise.data.streams import expand_braces
 from labelwise.jobs.job import ABOUT
@@ -106,8 +107,9 @@ def _remote(address: str) -> list[str]:
         raise
     except Exception as error:  # each file system has its own exceptions
         raise LabelwiseError(f"cannot list {address!r} ({type(error).__name__}: {error})") from None
-    if not found:
-        raise LabelwiseError(f"{address!r} contains no images, shards or Parquet files, or does not exist")
+    if not found:  # file systems take an error of the network for a missing file
+        unasked = ", or is not asked (LABELWISE_OFFLINE=1)" if offline_by() == "LABELWISE_OFFLINE" else ""
+        raise LabelwiseError(f"{address!r} contains no images, shards or Parquet files, or does not exist{unasked}")
     return [system.unstrip_protocol(name) for name in found]
 
 

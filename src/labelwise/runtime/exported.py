@@ -116,12 +116,17 @@ class ExportedModel:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name that is no local path can be a model on the hub. Beside a folder `runs`, `runs/frist` is a slip.
+    """Whether a name that is no local path can be a model on the hub. `runs/frist` is a slip, and so
+    is any name in a folder that is here: nobody else is told of it.
 
     >>> is_hub_id("owner/name"), is_hub_id("photo"), is_hub_id("./runs/first"), is_hub_id("owner/phto.jpg")
     (True, False, False, False)
+    >>> is_hub_id("runs/frist")
+    False
     """
-    return bool(_HUB_ID.fullmatch(name)) and not is_image(Path(name).name) and not Path(name).parent.is_dir()
+    if not _HUB_ID.fullmatch(name) or is_image(Path(name).name):
+        return False
+    return not name.startswith("runs/") and not Path(name).parent.is_dir()
 
 
 def find_export(source: str | Path) -> ExportedModel | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labelwise.core.errors import LabelwiseError, did_you_mean
+from labelwise.core.network import offline_by
 from labelwise.runtime.exported import EXPORTS, is_hub_id
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -54,8 +55,9 @@ def find_folder(
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        offline = isinstance(error, LocalEntryNotFoundError)
-        why = "cannot be reached" if offline else f"has no such model ({type(error).__name__})"
+        why = f"has no such model ({type(error).__name__})"
+        if isinstance(error, LocalEntryNotFoundError):
+            why = f"is not asked ({offline_by()}=1)" if offline_by() else "cannot be reached"
         raise LabelwiseError(f"no model {str(source)!r}: there is no such folder, and the hub {why}") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -90,8 +89,7 @@ class OnnxEngine:
 
 
 def openvino() -> Any:
-    """The package, with its telemetry switched off."""
-    os.environ.setdefault("OPENVINO_TELEMETRY_OPT_OUT", "1")
+    """The package, or the error that says how to install it."""
     try:
         import openvino as package
     except ImportError:

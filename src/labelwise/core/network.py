@@ -1,0 +1,62 @@
+"""What leaves this machine: nothing that nobody asked for, and nothing at all with LABELWISE_OFFLINE=1.
+
+`import labelwise` does this first, since the libraries below read their switches when they are imported. Processes that
+we start inherit them; Ray's workers on other machines import labelwise, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+
+# How each library is told to report nothing. What the user has set already stays as it is.
+_SILENT = {
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime; its function of that name comes too late: it reports its import
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+_LOCAL = re.compile(r"|localhost|127(\.\d+){3}|0\.0\.0\.0|::1?")
+
+
+class OfflineError(OSError):
+    """Somebody asked for another machine, and the user does not want that. Libraries quote its `strerror`."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(errno.ENETUNREACH, f"{host} is not asked (LABELWISE_OFFLINE=1)")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def offline_by() -> str | None:
+    """The environment variable that keeps us from asking the hub; None if we may.
+
+    >>> offline_by() is None or offline_by() in ("LABELWISE_OFFLINE", "HF_HUB_OFFLINE")
+    True
+    """
+    switches = ("LABELWISE_OFFLINE", "HF_HUB_OFFLINE")
+    return next((name for name in switches if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook: Python calls it before each look-up and connection of any library."""
+    if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+        host = arguments[0]
+    elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):  # else a file's name
+        host = arguments[1][0]
+    else:
+        return
+    name = host.decode() if isinstance(host, bytes) else str(host or "")
+    if not _LOCAL.fullmatch(name):
+        raise OfflineError(name)
+
+
+for _name, _value in _SILENT.items():
+    os.environ.setdefault(_name, _value)
+# OpenVINO and NNCF have no switch besides a file in the home folder. Without this package they report nothing.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+if offline_by() == "LABELWISE_OFFLINE":
+    os.environ["HF_HUB_OFFLINE"] = "1"  # its libraries then take what is in their cache
+    sys.addaudithook(_refuse)
