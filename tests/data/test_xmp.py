@@ -72,6 +72,20 @@ def test_sidecars_from_before_there_were_records() -> None:
     assert packet.without_predictions().is_left_over
 
 
+def test_records_in_the_other_forms_of_rdf() -> None:
+    """Adobe's programs write a structure as attributes, or with a description inside."""
+    fields = "Label='dog' Score='0.9' Model='m' Version='1' Date='2026' Added='True'".replace(" ", " L:")
+    block = (
+        b"#'><rdf:Description xmlns:L='urn:labelwise:xmp:1.0/' xmlns:dc='http://purl.org/dc/elements/1.1/'>"
+        b"<dc:subject><rdf:Bag><rdf:li>dog</rdf:li></rdf:Bag></dc:subject>"
+        b"<L:Predictions><rdf:Seq>%s</rdf:Seq></L:Predictions></rdf:Description></rdf:RDF>"
+    )
+    for form in (f"<rdf:li L:{fields}/>", f"<rdf:li><rdf:Description L:{fields}/></rdf:li>"):
+        packet = Packet(WITHOUT.replace(b"#'/>", block.replace(b"%s", form.encode())))
+        assert packet.predicted == [("dog", "0.9", "m", "1", "2026", "True")]
+        assert packet.without_predictions().keywords == []
+
+
 def test_a_packet_without_anything_can_be_added_to() -> None:
     packet = Packet(tagged(WITHOUT, {"dog": 0.9}, **ABOUT))
     assert packet.keywords == [("dog",)]

@@ -71,13 +71,12 @@ class Predicted(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """An element and where it is: `<tag ...>` from `start` to `inner`, `</tag>` from `inner_end` to `end`."""
+    """An element and where it is: from `start` to `end`, its content from `inner`."""
 
     tag: str  # "namespace name"
     attributes: dict[str, str]
     start: int
     inner: int = 0
-    inner_end: int = 0
     end: int = 0
     children: list[Element] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -141,9 +140,7 @@ def _parse(data: bytes) -> Element:
     def end(tag: str) -> None:
         nonlocal open_tag
         settle()
-        element = stack.pop()
-        element.inner_end = parser.CurrentByteIndex
-        open_tag = element, "end"
+        open_tag = stack.pop(), "end"
 
     def characters(text: str) -> None:
         settle()
@@ -250,7 +247,7 @@ class Packet:
 
     def with_predictions(self, predicted: Sequence[Predicted]) -> Packet:
         """The packet with a record of the predictions, and with those that were `added` as keywords."""
-        encoding = re.match(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*?encoding=[\"']([^\"']*)", self.data)
+        encoding = re.match(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*?encoding\s*=\s*[\"']([^\"']*)", self.data)
         if b"\0" in self.data or (encoding and encoding[1].lower() != b"utf-8"):
             raise XmpError("it is not in UTF-8")
         lists = [element for element in self.properties if element.tag in LISTS]
