@@ -29,6 +29,7 @@ ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",
     "curl": "sudo apt-get install curl",
     "network namespaces": "sudo apt-get install iproute2 && sudo make attack",
+    "exiftool": "sudo apt-get install libimage-exiftool-perl",
     "shared": "LABELWISE_SHARED_DATA=FOLDER make test",
     "": "make install  # every extra: pip install --editable '.[dev]'",
 }
@@ -124,6 +125,15 @@ def fresh_compiler() -> None:
 def labelwise() -> fork_server.Command:
     """`labelwise("heads", "hsq", cwd=..., env=..., input=...)`: the command in a process that starts warm."""
     return fork_server.labelwise
+
+
+@pytest.fixture(scope="session")
+def exiftool() -> str:
+    """The program that reads and writes all metadata, to compare with."""
+    program = shutil.which("exiftool")
+    if program is None:
+        pytest.skip("needs exiftool")
+    return program
 
 
 @pytest.fixture(scope="session")

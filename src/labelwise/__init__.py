@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from labelwise.api.evaluation import evaluate, report
     from labelwise.api.explanation import check_explanations, explain, explain_experts
     from labelwise.api.prediction import predict, predict_job, predict_stream
+    from labelwise.api.sidecars import untag
     from labelwise.api.training import sweep, train
     from labelwise.engines.load import load
     from labelwise.model.checkpoints import load_checkpoint
@@ -62,6 +63,7 @@ __all__ = [
     "serve",
     "sweep",
     "train",
+    "untag",
 ]
 
 __getattr__ = lazy_imports(__name__, __file__)

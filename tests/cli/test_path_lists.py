@@ -71,13 +71,15 @@ def test_a_real_pipe_with_find(labelwise: Command, tmp_path: Path) -> None:
     assert {os.fsencode(entry["image"]) for entry in entries} == {b"photos/" + name for name in names}
     assert all(set(entry["all_scores"]) == {"boat", "car"} for entry in entries)
     assert done.stdout.count("boat") == 3
+    printed = {line.split("   ")[0].removeprefix("photos/") for line in done.stdout.splitlines()}
+    assert printed == {r"line\nend.jpg", r"latin-\udce9.jpg", "plain.jpg"}
 
 
 def test_a_list_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = make_sample(tmp_path / "sample", images=3, size=32).images
     create_model("test_resnet", "csra", ("boat", "car"), weights="none", size=32).save(tmp_path / "model")
     (tmp_path / "list.txt").write_text(f"{images[2]}\n{tmp_path / 'gone.jpg'}\n{images[0]}\n")
-    predict(str(tmp_path / "model"), images[1], from_file=str(tmp_path / "list.txt"), top=1, on_bad_image="skip")
+    predict(str(tmp_path / "model"), images[1], from_file=str(tmp_path / "list.txt"), top=1)
     said = capsys.readouterr()
     assert [line.split("   ")[0] for line in said.out.splitlines()] == [images[1], images[2], images[0]]
     assert "no such file" in said.err

@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import pty
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,7 +53,7 @@ def test_a_real_process_prints_writes_csv_and_json_and_skips(labelwise: Command,
         (pictures / f"{name}.jpg").write_bytes((folder / "sample" / "images" / f"{name}.jpg").read_bytes())
     (pictures / "bad [1].jpg").write_bytes(b"oops")
     files = ("--csv", tmp_path / "tags.csv", "--json", tmp_path / "new" / "tags.json")
-    done = labelwise("predict", folder / "run", pictures, *files, "--on-bad-image", "skip")
+    done = labelwise("predict", folder / "run", pictures, *files)
     assert done.returncode == 0, done.stderr
     assert "skipped: image" in done.stderr
     assert "1 of 3 images skipped" in done.stderr
@@ -87,8 +89,32 @@ def test_a_broken_picture_is_one_line_and_exit_2(
     said = capsys.readouterr()
     assert (stopped.value.code, said.out) == (2, "")
     assert said.err.startswith("error: image ")
-    assert said.err.endswith("fix it, or skip bad images (--on-bad-image skip)\n")
+    assert said.err.endswith("bad.jpg' cannot be decoded (not an image of a known format)\n")
     assert said.err.count("\n") == 1
+
+
+def test_one_bad_file_does_not_stop_a_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named and counted, also where it comes first; what stops is a folder of nothing else, or --strict."""
+    for name in ("0", "2"):
+        (tmp_path / f"{name}.jpg").write_bytes(b"oops")
+    only_bad = ["predict", str(folder / "run"), str(tmp_path)]
+    with pytest.raises(SystemExit) as stopped:
+        main(only_bad)
+    told = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert re.fullmatch(r"error: none of the 2 images can be decoded; the first: image '.*0.jpg' .*\n", told.err)
+    shutil.copy(folder / "sample" / "images" / "00000.jpg", tmp_path / "1.jpg")
+    predict(*only_bad[1:], csv=tmp_path / "tags.csv")
+    told = capsys.readouterr()
+    assert [Path(line.split()[0]).name for line in told.out.splitlines()] == ["1.jpg"]
+    assert [Path(line.split("'")[1]).name for line in told.err.splitlines()[:2]] == ["0.jpg", "2.jpg"]
+    assert told.err.endswith("2 of 3 images skipped\n")
+    predict(*only_bad[1:], csv=tmp_path / "tags.csv", resume=True)  # only bad ones are left: nothing new
+    assert "1 of 3 images done already" in capsys.readouterr().err
+    for strict in (["--strict"], ["--on-bad-image", "error"]):
+        with pytest.raises(SystemExit):
+            main([*only_bad, *strict])
+        assert capsys.readouterr().err.endswith("fix it, or skip bad images (--on-bad-image skip)\n")
 
 
 def test_a_terminal_sees_a_bar_and_a_pipe_gets_whole_lines(folder: Path) -> None:
@@ -165,8 +191,9 @@ def test_nothing_that_is_read_is_replaced(
 def test_an_interrupted_json_file_is_complete(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"oops")
     good = folder / "sample" / "images" / "00000.jpg"
+    files = (str(good), str(tmp_path / "bad.jpg"))
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
-        predict(str(folder / "run"), str(good), str(tmp_path / "bad.jpg"), json=tmp_path / "x.json", batch_size=1)
+        predict(str(folder / "run"), *files, json=tmp_path / "x.json", batch_size=1, strict=True)
     assert [entry["image"] for entry in json.loads((tmp_path / "x.json").read_text())] == [str(good)]
     with pytest.raises(LabelwiseError, match="cannot be decoded"):
         predict(str(folder / "run"), str(tmp_path / "bad.jpg"), json=tmp_path / "y.json")

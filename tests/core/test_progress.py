@@ -1,11 +1,10 @@
 import io
-import sys
 
 import pytest
 from rich.console import Console
 
 from labelwise.core import progress as module
-from labelwise.core.progress import progress_of, report, track
+from labelwise.core.progress import progress_of, track
 
 
 def test_a_callback_is_told_everything() -> None:
@@ -31,7 +30,7 @@ def test_plain_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_terminal_gets_a_bar_that_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        "rich.console.Console", lambda **options: Console(file=screen, force_terminal=True, width=100, height=20)
+        module, "open_console", lambda **options: Console(file=screen, force_terminal=True, width=100, height=20)
     )
     assert list(track(range(3), "Fetching a.zip", unit="bytes")) == [0, 1, 2]
     assert "Fetching a.zip" in screen.getvalue()
@@ -44,7 +43,7 @@ def test_a_notebook_gets_a_bar_only_with_widgets(
     monkeypatch: pytest.MonkeyPatch, widgets: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     shown = []
-    monkeypatch.setattr("rich.console.Console", lambda **options: Console(file=io.StringIO(), force_jupyter=True))
+    monkeypatch.setattr(module, "open_console", lambda **options: Console(file=io.StringIO(), force_jupyter=True))
     monkeypatch.setattr(module, "find_spec", lambda name: object() if widgets else None)
     monkeypatch.setattr("rich.progress.Progress.start", lambda self: shown.append(self))
     monkeypatch.setattr("rich.progress.Progress.stop", lambda self: None)
@@ -57,9 +56,3 @@ def test_a_notebook_gets_a_bar_only_with_widgets(
 def test_nothing_is_shown_if_nobody_asks(capsys: pytest.CaptureFixture) -> None:
     assert list(track(iter("ab"), "Reading", shown=False)) == ["a", "b"]
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_report_is_printed_as_it_is(capsys: pytest.CaptureFixture) -> None:
-    report("[red]kept[/red] " + "x" * 300)
-    assert capsys.readouterr().err == "[red]kept[/red] " + "x" * 300 + "\n"
-    assert not sys.stdout.isatty()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,7 +192,15 @@ def test_broken_pictures(tagger: Tagger, pictures: list[str], tmp_path: Path) ->
     broken.write_bytes(Path(pictures[0]).read_bytes()[:700])
     sources = [pictures[0], broken, tmp_path / "none.jpg", Image.open(broken), pictures[1]]
     with pytest.raises(LabelwiseError, match=r"cut\.jpg.*cannot be decoded.*fix it"):
-        tagger.predict(sources)
+        tagger.predict(sources, on_bad_image="error")
+    with pytest.warns(UserWarning, match=r"3 of 5 images skipped, see `error`; the first: .*cut\.jpg"):
+        found = tagger.predict([*sources[1:], sources[0]])
+    assert [prediction.error is None for prediction in found] == [False, False, False, True, True]
+    for nothing, message in ((broken, "^image .*cut"), (sources[1:4], "^none of the 3 images can .*: image .*cut")):
+        with pytest.raises(LabelwiseError, match=message):
+            tagger.predict(nothing)
+        with warnings.catch_warnings(action="error"):
+            assert all(prediction.error for prediction in tagger.predict(nothing, on_bad_image="skip"))
     good, cut, missing, lazy, last = tagger.predict(sources, on_bad_image="skip", batch_size=2)
     assert "truncated" in str(cut.error)
     assert "no such file" in str(missing.error)

@@ -180,7 +180,7 @@ def open_taggers(
 
 def _pass(tagger: Tagger, images: Sequence[str], batch_size: int) -> Callable[[], None]:
     def run() -> None:
-        for _ in tagger.stream(images, batch_size=batch_size):
+        for _ in tagger.stream(images, batch_size=batch_size, on_bad_image="error"):
             pass
 
     return run

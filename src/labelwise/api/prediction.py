@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import finalize
 
-from labelwise.api.inputs import model_path, require, require_choice
+from labelwise.api.inputs import model_name, model_path, require, require_choice
+from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, did_you_mean, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
@@ -27,7 +28,8 @@ from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 
 if TYPE_CHECKING:
-    from labelwise.api.prediction_files import SidecarKind, SidecarWriter, Writer
+    from labelwise.api.prediction_files import Writer
+    from labelwise.api.sidecars import SidecarChange, SidecarKind, SidecarWriter
     from labelwise.jobs import JobSummary
     from labelwise.jobs.run import PartResult
     from labelwise.model.model import LabelModel
@@ -63,7 +65,10 @@ def predict(
         if name not in known:
             raise unknown_name("option", name, known)
     stream = predict_stream(images, model, **options)
-    return Predictions(track(stream, "Predicting", stream.left, progress))
+    predictions = Predictions(track(stream, "Predicting", stream.left, progress))
+    if options.get("on_bad_image") is None:
+        predictions.warn_of_errors()
+    return predictions
 
 
 class PredictionStream(Iterable[Prediction]):
@@ -74,10 +79,18 @@ class PredictionStream(Iterable[Prediction]):
         total: How many images there are; None if they arrive while it works.
         resumed: How many of them an earlier run has written.
         names: The paths that are left to predict; None if they arrive while it works.
+        changes: In a dry run, what would become of the sidecars of the images so far.
     """
 
-    def __init__(self, tagger: Tagger, predictions: Iterator[Prediction], total: int | None, names: list[str] | None):
-        self.tagger, self.total, self.names = tagger, total, names
+    def __init__(
+        self,
+        tagger: Tagger,
+        predictions: Iterator[Prediction],
+        total: int | None,
+        names: list[str] | None,
+        changes: list[SidecarChange],
+    ) -> None:
+        self.tagger, self.total, self.names, self.changes = tagger, total, names, changes
         self.left = None if names is None else len(names)
         self.resumed = 0 if total is None or names is None else total - len(names)
         self._predictions = predictions
@@ -95,12 +108,13 @@ def predict_stream(
     labels: Sequence[str] | None = None,
     engine: EngineName = "auto",
     batch_size: int = 32,
-    on_bad_image: OnBadImage = "error",
+    on_bad_image: OnBadImage | None = None,
     json: str | Path | None = None,
     csv: str | Path | None = None,
     sidecar: SidecarKind | None = None,
     sidecar_dir: str | Path | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     resume: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> PredictionStream:
@@ -116,13 +130,16 @@ def predict_stream(
         engine: What runs the model. `auto`: the fastest one with the same scores, measured once if there are many
             images.
         batch_size: Images per batch.
-        on_bad_image: `skip` gives an image that cannot be decoded a prediction with an `error`.
+        on_bad_image: What to do about an image that cannot be decoded: `skip` gives it a prediction with an `error`,
+            `error` stops. Default: skip, but stop if no image at all can be decoded.
         json: Also write a JSON list to this file, one line per image, with the scores of all labels. FILE.jsonl: only
             the lines.
         csv: Also write a table to this file: image, labels, scores. It is a manifest that can be read as data again.
-        sidecar: Also write a file beside each image: json, txt (a label per line) or xmp (keywords).
+        sidecar: Also write a file beside each image: json, txt (a label per line) or xmp (keywords, added to those
+            that are there).
         sidecar_dir: Write sidecars below this folder instead of beside the images.
         overwrite: Replace sidecars, also those that labelwise did not write.
+        dry_run: Write nothing, only say what would become of the sidecars.
         resume: Leave out images that an earlier run wrote to the files.
         say: Called with one line about the engine that was chosen.
 
@@ -133,10 +150,12 @@ def predict_stream(
     """
     require(top=(top, 1), batch_size=(batch_size, 1))
     require_choice(engine=(engine, EngineName), on_bad_image=(on_bad_image, OnBadImage))
-    if (sidecar_dir or overwrite) and sidecar is None:
+    if (sidecar_dir or overwrite or dry_run) and sidecar is None:
         raise LabelwiseError(
-            "only sidecars can be redirected or overwritten; ask for them", options={"sidecar": "json"}
+            "only sidecars can be redirected, overwritten or tried; ask for them", options={"sidecar": "xmp"}
         )
+    if dry_run and (json or csv):
+        raise LabelwiseError("a dry run writes no files; leave json and csv out")
     if resume and not (json or csv or sidecar):
         raise LabelwiseError("there is no file to resume; name the one of the first run", options={"csv": ...})
     json_file, csv_file, folder = (None if path is None else Path(path) for path in (json, csv, sidecar_dir))
@@ -145,16 +164,17 @@ def predict_stream(
     found: Iterable[Any] = find_images(images)
     total = None
     if not isinstance(images, Iterator):
-        if on_bad_image == "error":
+        if on_bad_image != "skip":
             check_paths(images if isinstance(images, list | tuple) else [images])
         found = list(found)
         total = len(found)
     sidecars: SidecarWriter | None = None
     if sidecar is not None:
-        from labelwise.api.prediction_files import SidecarKind, SidecarWriter
+        from labelwise.api.sidecars import SidecarKind, SidecarWriter
 
         require_choice(sidecar=(sidecar, SidecarKind))
-        sidecars = SidecarWriter(sidecar, folder, overwrite=overwrite, resume=resume)
+        name = short_model_name(model)
+        sidecars = SidecarWriter(sidecar, folder, model=name, overwrite=overwrite, resume=resume, dry_run=dry_run)
         if total is not None:
             for image in found:
                 sidecars.wants(_name(image))
@@ -175,6 +195,9 @@ def predict_stream(
             wanted = list(wanted)
         files = stack.pop_all()  # closed by the stream
 
+    if on_bad_image is None and isinstance(wanted, list) and len(wanted) != total:
+        on_bad_image = "skip"  # the earlier run could read some
+
     def predictions() -> Iterator[Prediction]:
         with files:
             for prediction in tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image):
@@ -187,7 +210,7 @@ def predict_stream(
     names = [str(image) for image in wanted] if isinstance(wanted, list) else None
     rows = predictions()
     finalize(rows, files.close)  # a generator that nobody starts does not close them itself
-    return PredictionStream(tagger, rows, total, names)
+    return PredictionStream(tagger, rows, total, names, [] if sidecars is None else sidecars.changes)
 
 
 def predict_job(
@@ -298,6 +321,18 @@ def open_tagger(
         batch_size=batch_size,
         say=say,
     )
+
+
+def short_model_name(model: AnyModel) -> str:
+    """What files call a model; of a path from the root only the end, because they leave this machine.
+
+    >>> short_model_name(None), short_model_name("runs/first"), short_model_name("/home/anna/runs/first")
+    ('the bundled tagger', 'runs/first', 'runs/first')
+    """
+    name = model_name(model.model if isinstance(model, Tagger) else model)
+    if name == str(default_model()):
+        return model_name(None)
+    return os.path.join(*Path(name).parts[-2:]) if os.path.isabs(name) else name
 
 
 def _name(image: Any) -> str:

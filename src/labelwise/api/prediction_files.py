@@ -1,4 +1,4 @@
-"""Predictions in files: JSON, JSON Lines and CSV, written line by line, and sidecars, one file per image.
+"""Predictions in files: JSON, JSON Lines and CSV, written line by line.
 
 A killed process leaves complete lines and at most one that is cut off; `resume` removes that one and continues.
 """
@@ -11,14 +11,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
-from xml.sax.saxutils import escape
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import atomic_write
-from labelwise.data.manifests import relative_path
+from labelwise.data.manifests import is_plain_name, relative_path
 from labelwise.data.readers.records import PREDICTION_COLUMNS
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ class CsvWriter:
         self._path, self._folder = path, path.parent
         names = set(labels)
         # `a|b` is what people expect to see; as soon as it could be misread, names are written as JSON lists.
-        self._plain = not any("|" in name or name.startswith("[") for name in names)
+        self._plain = all(map(is_plain_name, names))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._there: Counter[str] = Counter()
         kept = 0
@@ -189,87 +186,3 @@ def _foreign(path: Path) -> LabelwiseError:
     return LabelwiseError(
         f"{str(path)!r} was not written by labelwise; name another file, or replace it without resuming"
     )
-
-
-SidecarKind = Literal["json", "txt", "xmp"]
-_XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
-<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="labelwise {version}">
- <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
-  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/">
-   <dc:subject>
-    <rdf:Bag>{keywords}</rdf:Bag>
-   </dc:subject>
-  </rdf:Description>
- </rdf:RDF>
-</x:xmpmeta>
-<?xpacket end="w"?>
-"""
-
-
-class SidecarWriter:
-    """One file per image, complete or absent. A file that labelwise did not write stays, unless `overwrite`."""
-
-    def __init__(
-        self, kind: SidecarKind, folder: Path | None = None, *, overwrite: bool = False, resume: bool = False
-    ) -> None:
-        self._kind, self._folder, self._overwrite, self._resume = kind, folder, overwrite, resume
-        self._owner: dict[Path, str] = {}  # the image of each sidecar of this run
-
-    def path_of(self, image: str) -> Path:
-        """`a.jpg` -> `a.jpg.json`, `a.txt`, `a.xmp`: the names that other programs look for."""
-        path = Path(image)
-        if self._folder is not None:
-            # Below the folder, by the path as it was given; one that leads out of it is made absolute first.
-            inside = Path(os.path.abspath(path)) if ".." in path.parts else path
-            path = self._folder / inside.relative_to(inside.anchor)
-        return path.with_name(path.name + ".json") if self._kind == "json" else path.with_suffix(f".{self._kind}")
-
-    def wants(self, image: str) -> bool:
-        file = self.path_of(image)
-        other = self._owner.setdefault(file, image)
-        if os.path.abspath(other) != os.path.abspath(image):
-            raise LabelwiseError(
-                f"{other!r} and {image!r} would share the sidecar {str(file)!r}; JSON sidecars have separate names",
-                options={"sidecar": "json"},
-            )
-        if not file.exists() or self._overwrite:
-            return True
-        if self._resume:
-            return False
-        if not self._is_ours(file):
-            raise LabelwiseError(
-                f"{str(file)!r} exists and labelwise did not write it; overwrite such files, or choose another folder",
-                options={"overwrite": True, "sidecar_dir": ...},
-                either=True,
-            )
-        return True
-
-    def _is_ours(self, file: Path) -> bool:
-        text = file.read_text(encoding="utf-8", errors="replace")
-        if self._kind == "xmp":
-            return 'x:xmptk="labelwise ' in text
-        if self._kind == "txt":
-            return False  # a plain list of words says nothing about who wrote it
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(content, dict) and "labelwise" in content
-
-    def write(self, prediction: Prediction, labels: dict[str, float]) -> None:
-        if prediction.error is not None:
-            return
-        text = self._text(prediction, labels)
-        atomic_write(self.path_of(str(prediction.image)), text.encode("utf-8", "backslashreplace"))
-
-    def _text(self, prediction: Prediction, labels: dict[str, float]) -> str:
-        if self._kind == "txt":
-            return "".join(f"{label}\n" for label in labels)
-        if self._kind == "xmp":
-            keywords = "".join(f"\n     <rdf:li>{escape(label)}</rdf:li>" for label in labels)
-            return _XMP.format(version=version("labelwise"), keywords=keywords + "\n    " if keywords else "")
-        content: dict[str, Any] = prediction.to_dict(all_scores=True) | {"labels": labels}
-        return json.dumps({"labelwise": version("labelwise"), **content}, indent=1, ensure_ascii=False) + "\n"
-
-    def close(self) -> None:
-        """Every file is complete already."""

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from cyclopts import App, CycloptsError, Group
 
 from labelwise.core.errors import LabelwiseError, before_loading, errors_told_by, is_out_of_memory, missing_torch
+from labelwise.core.terminal import say, visible
 
 
 def package_version() -> str:
@@ -30,6 +31,7 @@ app = App(
 COMMANDS: dict[str, dict[str, str]] = {
     "Use a model": {
         "predict": "Label images with a model.",
+        "untag": "Remove what labelwise wrote into sidecars.",
         "explain": "Show where a model looked, label by label.",
         "serve": "Serve models over HTTP, with a drag-and-drop web page.",
         "demo": "Run an end-to-end demo on synthetic images.",
@@ -75,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stderr.isatty() and not before_loading:
-        before_loading.append(lambda: print("loading PyTorch …", file=sys.stderr, flush=True))  # noqa: T201
+        before_loading.append(lambda: say("loading PyTorch …", stderr=True))
     try:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:
@@ -105,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
             "processes (--workers)"
         )
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+        say("interrupted", stderr=True)
         raise SystemExit(130) from None
 
 
@@ -118,5 +120,5 @@ def _known_flags(words: list[str]) -> Collection[str] | None:
 
 
 def _fail(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    say(visible(f"error: {message}"), stderr=True)
     raise SystemExit(2)

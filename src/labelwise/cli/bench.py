@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
 from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, Repeated, described_by, say
 from labelwise.core.files import atomic_write
+from labelwise.core.terminal import open_console
 
 
 @described_by("api.cost:bench")
@@ -46,7 +46,7 @@ def bench(
         table.add_column(column, justify="left" if column == "engine" else "right")
     for cells in result.cells():
         table.add_row(*cells)
-    Console(highlight=False).print(table)
+    open_console(highlight=False).print(table)
     for engine, reason in result.left_out.items():
         say(f"left out: {engine} ({reason})")
     say(f"{result.machine['processor']}, {result.machine['cores']} cores, {result.machine['threads']} threads")

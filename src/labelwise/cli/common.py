@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,6 +13,7 @@ import docstring_parser
 from cyclopts import Parameter, validators
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.terminal import say as say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -135,14 +134,6 @@ def split_names(text: str | None) -> list[str] | None:
     (['harbour', 'fishing boat'], None)
     """
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def say(text: str, stderr: bool = False) -> None:
-    """Print a line unchanged: paths hold brackets, are longer than a terminal is wide, and need not be UTF-8."""
-    printable = os.fsencode(text).decode("utf-8", "replace")
-    stream = sys.stderr if stderr else sys.stdout
-    stream.write(f"{printable}\n")
-    stream.flush()  # whoever reads the lines gets each when it is there
 
 
 def note(text: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -15,6 +14,7 @@ import labelwise as lw
 from labelwise.cli.common import Data, JsonFile, described_by, note, say
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
+from labelwise.core.terminal import open_console
 
 if TYPE_CHECKING:
     from labelwise.data.inspection import Inspection, Pair
@@ -150,7 +150,7 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
 
 
 def _show(report: Inspection) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = open_console(highlight=False, soft_wrap=True)
     splits = ", ".join(f"{name or 'no split'} {count:,}" for name, count in report.splits.items())
     images, labels = counted(report.images, "image"), counted(len(report.labels), "label")
     console.print(f"{report.source}: {images} ({splits}), {labels}", markup=False)

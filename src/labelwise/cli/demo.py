@@ -6,14 +6,16 @@ import json
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 import labelwise as lw
 from labelwise.core.errors import counted, torch_needed
 from labelwise.core.files import atomic_write
+from labelwise.core.terminal import open_console
 from labelwise.data.sample import make_sample
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # A head for 13 labels on frozen EfficientNet-Lite0 features: small enough for two cores; pip brings the weights.
 _COMMON: dict[str, Any] = {"backbone": "tf_efficientnet_lite0", "size": 160, "epochs": 15, "batch_size": 32}
@@ -39,7 +41,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     """
     with torch_needed():  # before it draws a thousand images
         import labelwise.training.train  # noqa: F401
-    console = Console(highlight=False)
+    console = open_console(highlight=False)
     started = time.monotonic()
     console.rule("1  the bundled tagger on photos of scikit-image")
     tag_photos(console)

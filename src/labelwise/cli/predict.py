@@ -21,7 +21,6 @@ from labelwise.cli.common import (
     Engine,
     Flag,
     Model,
-    OnBadImage,
     described_by,
     note,
     say,
@@ -30,6 +29,7 @@ from labelwise.cli.common import (
 from labelwise.cli.jobs import JobOptions, run_job
 from labelwise.core.errors import LabelwiseError, counted, did_you_mean
 from labelwise.core.progress import progress_of
+from labelwise.core.terminal import visible
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
 from labelwise.runtime.exported import CONFIG, is_hub_id
@@ -52,7 +52,8 @@ def predict(
     labels: str | None = None,
     engine: Engine = "auto",
     batch_size: BatchSize = 32,
-    on_bad_image: OnBadImage = "error",
+    on_bad_image: Literal["error", "skip"] | None = None,
+    strict: Flag = False,
     stdin: Annotated[bool, Parameter("-", negative=(), show_default=False)] = False,
     from_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     null: Annotated[bool, Parameter(("--null", "-0"), negative=(), show_default=False)] = False,
@@ -61,6 +62,7 @@ def predict(
     sidecar: Literal["json", "txt", "xmp"] | None = None,
     sidecar_dir: Path | None = None,
     overwrite: Flag = False,
+    dry_run: Flag = False,
     resume: Flag = False,
     job: JobOptions = _NO_JOB,
 ) -> None:
@@ -70,6 +72,8 @@ def predict(
     ----------
     labels
         Other labels than the model was trained for, separated by commas, if it works on words.
+    strict
+        Stop at the first image that cannot be decoded, as with --on-bad-image error.
     paths
         Images, patterns, URLs, or folders that are searched for images with all folders in them.
     stdin
@@ -95,9 +99,10 @@ def predict(
     }
     listed = () if path_list is None else read_paths(path_list, null=null)
     if job.given:
-        if json or csv or sidecar or resume or sidecar_dir or overwrite:
+        if json or csv or sidecar or resume or sidecar_dir or overwrite or dry_run or strict or on_bad_image:
             raise LabelwiseError(
-                "--out writes Parquet and always resumes: leave out --json, --csv, --sidecar, --resume, --overwrite"
+                "--out writes Parquet, always resumes and lists bad images: leave out --json, --csv, --sidecar, "
+                "--resume, --overwrite, --dry-run, --strict, --on-bad-image"
             )
         run_job(job, chosen_model, sources, listed, **choices)
         return
@@ -110,12 +115,13 @@ def predict(
         sources if path_list is None else chain(sources, listed),
         chosen_model,
         **choices,
-        on_bad_image=on_bad_image,
+        on_bad_image="error" if strict else on_bad_image,
         json=json,
         csv=csv,
         sidecar=sidecar,
         sidecar_dir=sidecar_dir,
         overwrite=overwrite,
+        dry_run=dry_run,
         resume=resume,
         say=note,
     )
@@ -123,19 +129,25 @@ def predict(
         note(f"resumed: {stream.resumed} of {counted(stream.total or 0, 'image')} done already")
     width = max((len(name) for name in stream.names or () if len(name) <= _WIDEST_NAME), default=0)
     near_misses = top is None and stream.tagger.config.task == "multi-label"
-    done = skipped = 0
+    done = skipped = changed = 0
     shown = stream.total is None or stream.total > _FEW
     with progress_of("Predicting", stream.total, shown, done=stream.resumed) as advance:
         for prediction in stream:
             if prediction.error:
                 skipped += 1
                 note(f"skipped: {prediction.error}")
+            elif stream.changes:
+                change = stream.changes.pop()
+                changed += change.status != "unchanged"
+                say(str(change))
             else:
                 say(describe(prediction, prediction.choose(top, threshold), near_misses=near_misses, width=width))
             advance()
             done += 1
     if skipped:
         note(f"{skipped} of {counted(done, 'image')} skipped")
+    if dry_run:
+        note(f"{changed} of {counted(done - skipped, 'sidecar')} would change; nothing was written")
 
 
 # ---- Which argument is the model
@@ -223,10 +235,10 @@ _TINY = 1e-30  # a score of 0 is the furthest away
 
 def describe(prediction: Prediction, labels: dict[str, float], *, near_misses: bool, width: int = 0) -> str:
     """`photo.jpg   dog 0.98   person 0.91   (sofa 0.34, below its threshold 0.52)`"""
-    said = [f"{label} {score:.2f}" for label, score in labels.items()] or ["no label"]
+    said = [f"{visible(label)} {score:.2f}" for label, score in labels.items()] or ["no label"]
     if near_misses:
         said += _near_misses(prediction)
-    return "   ".join([str(prediction.image).ljust(width), *said])
+    return "   ".join([visible(str(prediction.image)).ljust(width), *said])
 
 
 def _near_misses(prediction: Prediction) -> list[str]:
@@ -237,8 +249,10 @@ def _near_misses(prediction: Prediction) -> list[str]:
         near = near or sorted(below, key=lambda entry: thresholds[entry[0]] / max(entry[1], _TINY))[:1]
     texts = [_both(score, thresholds[label]) for label, score in near]
     if len(near) == 1:
-        return [f"({near[0][0]} {texts[0][0]}, below its threshold {texts[0][1]})"]
-    several = ", ".join(f"{label} {score} < {bound}" for (label, _), (score, bound) in zip(near, texts, strict=True))
+        return [f"({visible(near[0][0])} {texts[0][0]}, below its threshold {texts[0][1]})"]
+    several = ", ".join(
+        f"{visible(label)} {score} < {bound}" for (label, _), (score, bound) in zip(near, texts, strict=True)
+    )
     return [f"(below their thresholds: {several})"] if near else []
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
 from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say
 from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.terminal import open_console
 
 if TYPE_CHECKING:
     from labelwise.api.training import SweepResult
@@ -101,7 +101,7 @@ def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
 def _print_tables(result: SweepResult) -> None:
     from labelwise.sweeps.execute import METRICS
 
-    console = Console(highlight=False)
+    console = open_console(highlight=False)
     console.print(_table("runs", result.rows, [*result.settings, "status", *METRICS, "validation_mAP", "seconds"]))
     if result.over_seeds:
         settings = [key for key in result.over_seeds[0] if key in result.settings]

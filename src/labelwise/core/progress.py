@@ -11,6 +11,8 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from labelwise.core.terminal import open_console, say
+
 if TYPE_CHECKING:
     # At run time only where progress is shown: a single image does not wait for it.
     from rich.console import Console
@@ -76,7 +78,7 @@ class _PlainLines:
         left = ""
         if count.rate and count.total is not None:
             left = f", {timedelta(seconds=round((count.total - count.done) / count.rate))} left"
-        report(f"{count.description}: {count}{left}")
+        say(f"{count.description}: {count}{left}", stderr=True)
 
 
 @contextmanager
@@ -109,10 +111,9 @@ def progress_of(
 
         yield Counter(description, total, done, unit, tell)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if is_live(console):
         columns = (
             TextColumn("{task.description}"),
@@ -153,9 +154,3 @@ def track(
 def is_live(console: Console) -> bool:
     """Whether a bar can be shown: in a terminal, and in a notebook with ipywidgets."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-
-
-def report(text: str) -> None:
-    """Print one line on stderr, without markup or wrapping."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

@@ -24,13 +24,27 @@ def to_frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> pan
     return frame if index is None or frame.empty else frame.set_index(index)
 
 
+def is_formula(cell: object) -> bool:
+    """Whether a spreadsheet would compute a cell of a CSV file instead of showing it.
+
+    >>> is_formula("=1+1"), is_formula("-cat"), is_formula(-1.5), is_formula("cat=dog")
+    (True, True, False, False)
+    """
+    return isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; without rows an empty file, so that nothing of an earlier one remains."""
+    """Write rows as CSV; without rows an empty file, so that nothing of an earlier one remains.
+
+    These files are read by people, in spreadsheets: names that would be formulas there get an apostrophe.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(
+                {key: f"'{cell}" if is_formula(cell) else cell for key, cell in row.items()} for row in rows
+            )
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:

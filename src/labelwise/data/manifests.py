@@ -14,6 +14,7 @@ import numpy as np
 
 from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import is_formula
 from labelwise.data.readers.manifest import LABEL_COLUMNS, MANIFEST_KINDS, SPLIT_COLUMNS, plain_column
 from labelwise.data.readers.records import require_pyarrow
 from labelwise.data.table import PRESENT, UNKNOWN, LabelTable
@@ -66,11 +67,13 @@ def row_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
 
 
 def relative_path(image: str, folder: Path) -> str:
-    """The path of an image, relative to `folder`. In a linked folder, `..` leads to the parent of the link's target."""
+    """The path of an image, relative to `folder`. In a linked folder, `..` leads to the parent of the link's target.
+    One that a spreadsheet would take for a formula starts with `./`, which leads to the same file."""
     real, is_linked = _real_folder(os.path.abspath(folder))  # absolute: the working directory may change
     if is_linked:
         image = os.path.join(os.path.realpath(os.path.dirname(image)), os.path.basename(image))
-    return os.path.relpath(image, real)
+    path = os.path.relpath(image, real)
+    return os.path.join(os.curdir, path) if is_formula(path) else path
 
 
 @lru_cache(maxsize=8)
@@ -99,9 +102,14 @@ def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iter
         yield cells | {"labels": listed(present)} | ({"unknown": listed(unknown)} if has_unknown else {})
 
 
+def is_plain_name(label: str) -> bool:
+    """Whether a label can stand in a cell like `a|b`. Otherwise the cell is a JSON list: `["=a"]` is not a formula."""
+    return "|" not in label and not label.startswith("[") and not is_formula(label)
+
+
 def _names_are_plain(table: LabelTable) -> bool:
     """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
-    if any("|" in name or name.startswith("[") for name in table.labels):
+    if not all(map(is_plain_name, table.labels)):
         return False
     return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
 

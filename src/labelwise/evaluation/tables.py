@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from labelwise.core.tables import html_table
+from labelwise.core.terminal import open_console
 
 Result = dict[str, Any]
 Cells = tuple[list[str], list[list[str]]]  # columns, and rows of a metric's name and its values
@@ -21,7 +21,7 @@ _ZERO_SHOT_LABELS_SHOWN = 30
 
 def as_text(result: Result) -> str:
     """One line about what was measured, and the headline metrics."""
-    console = Console(width=100, color_system=None)
+    console = open_console(width=100, color_system=None)
     with console.capture() as captured:
         console.print(headline_table(result))
     lines = [line.rstrip() for line in captured.get().splitlines()]

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.core import terminal
 from labelwise.core.arrays import Floats, Ints, Mask
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import cache_folder, sha256
-from labelwise.core.progress import ShowProgress, progress_of, report
+from labelwise.core.progress import ShowProgress, progress_of
 from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, read_image
 from labelwise.data.preprocessing import Preprocessing
@@ -96,7 +97,7 @@ class FeatureCache:
         def opened(name: EngineName) -> Engine:
             with evaluating(backbone):
                 work = len(table) * len(variants)
-                say = (lambda text: report(f"Features: {text}")) if progress else None
+                say = (lambda text: terminal.say(f"Features: {text}", stderr=True)) if progress else None
                 return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
 
         if engine == "auto":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from pydantic import Field, field_validator, model_validator
 
 from labelwise.core.arrays import Doubles, Floats, Ints
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.tables import to_frame
+from labelwise.core.terminal import visible
 from labelwise.data.decode import FoundImage, decode, is_url
 from labelwise.data.images import BadImageError, Encoded
 from labelwise.data.preprocessing import Preprocessing
@@ -282,7 +284,7 @@ class Prediction:
 
     def __str__(self) -> str:
         found = ", ".join(f"{label} {score:.2f}" for label, score in zip(self.labels, self.scores, strict=True))
-        return f"{self.name}: {self.error or found or 'no label'}"
+        return visible(f"{self.name}: {self.error or found or 'no label'}")
 
     def __repr__(self) -> str:
         return f"<Prediction {self}>"
@@ -324,6 +326,15 @@ class Predictions(list[Prediction]):
 
     def __getitem__(self, index: SupportsIndex | slice) -> Prediction | Predictions:
         return Predictions(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def warn_of_errors(self) -> None:
+        """Without a look at `error`, an image that was skipped could be taken for one without labels."""
+        bad = [prediction for prediction in self if prediction.error is not None]
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of {counted(len(self), 'image')} skipped, see `error`; the first: {bad[0].error}",
+                stacklevel=3,
+            )
 
     def to_pandas(self, *, all_scores: bool = False) -> pandas.DataFrame:
         """A frame with one row per image: `image`, `labels`, `scores` and `error`.

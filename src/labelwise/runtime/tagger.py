@@ -94,7 +94,7 @@ class Tagger:
         *,
         batch_size: int = 32,
         progress: ShowProgress = False,
-        on_bad_image: OnBadImage = "error",
+        on_bad_image: OnBadImage | None = None,
     ) -> Predictions:
         """Predict the labels of images, one prediction per image, in their order.
 
@@ -105,29 +105,43 @@ class Tagger:
             batch_size: Images at a time.
             progress: Whether to show a progress bar, or a function that is told the progress.
             on_bad_image: `error` raises at an image that cannot be decoded, `skip` gives a prediction with an `error`.
+                Default: skip with a warning, but raise if no image at all can be decoded.
 
         For millions of images use `stream`, which keeps only what it works on in memory.
         """
-        if progress is False:
-            return Predictions(self.stream(images, batch_size=batch_size, on_bad_image=on_bad_image))
-        sources = list(find_images(images))
-        predictions = self.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
-        return Predictions(track(predictions, "Predicting", len(sources), progress))
+        sources = images if progress is False else list(find_images(images))
+        total = len(sources) if isinstance(sources, list) else None
+        stream = self.stream(sources, batch_size=batch_size, on_bad_image=on_bad_image)
+        predictions = Predictions(track(stream, "Predicting", total, progress))
+        if on_bad_image is None:
+            predictions.warn_of_errors()
+        return predictions
 
     def stream(
-        self, images: ImageSources, *, batch_size: int = 32, on_bad_image: OnBadImage = "error"
+        self, images: ImageSources, *, batch_size: int = 32, on_bad_image: OnBadImage | None = None
     ) -> Iterator[Prediction]:
         """`predict` one after the other: while the model works on a batch, threads decode the next one."""
         if batch_size < 1:
             raise LabelwiseError(f"a batch size of {batch_size} is too small; give 1 or more")
-        if on_bad_image not in get_args(OnBadImage):
+        if on_bad_image is not None and on_bad_image not in get_args(OnBadImage):
             raise unknown_name("on_bad_image", on_bad_image, get_args(OnBadImage))
         decoded = decode_many(find_images(images), self.transform, ahead=batch_size + 1)
+        bad: list[Prediction] = []  # held back until an image can be decoded
         try:
             while batch := list(islice(decoded, batch_size)):
-                yield from self._batch(batch, on_bad_image)
+                for prediction in self._batch(batch, on_bad_image):
+                    if on_bad_image is None and prediction.error is not None:
+                        bad.append(prediction)
+                        continue
+                    on_bad_image = on_bad_image or "skip"
+                    yield from bad
+                    bad.clear()
+                    yield prediction
         finally:
             decoded.close()
+        if bad:
+            none = f"none of the {len(bad)} images can be decoded; the first: " if len(bad) > 1 else ""
+            raise LabelwiseError(f"{none}{bad[0].error}")
 
     def query_maps(self, source: FoundImage, layer: int | None = None) -> QueryMaps:
         """Where each query looked in an image, [K, H, W], and the query that answers for each label, [N].
@@ -157,7 +171,7 @@ class Tagger:
         return scores
 
     def _batch(
-        self, batch: list[tuple[FoundImage, Floats | BadImageError]], on_bad_image: OnBadImage
+        self, batch: list[tuple[FoundImage, Floats | BadImageError]], on_bad_image: OnBadImage | None
     ) -> Iterator[Prediction]:
         bad = next((result for _, result in batch if isinstance(result, BadImageError)), None)
         if bad is not None and on_bad_image == "error":

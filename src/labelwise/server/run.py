@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -14,6 +13,7 @@ from ipaddress import ip_address
 import uvicorn
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.terminal import say
 from labelwise.data.decode import thread_count
 from labelwise.server.app import create_app
 from labelwise.server.middleware import Metrics
@@ -124,5 +124,4 @@ def _address(listener: socket.socket) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    say(text, stderr=True)

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labelwise.core.progress import is_live
+from labelwise.core.terminal import open_console
 
 _SECONDS_BETWEEN_LINES = 30  # where there is no terminal
 
@@ -19,7 +19,7 @@ class Display:
     """Progress on stderr and in a log file. Without a log file it is silent: of several processes, only one reports."""
 
     def __init__(self, log: Path | None) -> None:
-        self.console = Console(stderr=True, quiet=log is None)
+        self.console = open_console(stderr=True, quiet=log is None)
         self.log = log
         self._said = time.monotonic()
         self._epoch = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
+from PIL import Image
 
 from labelwise.core import plugins
 from labelwise.core.errors import LabelwiseError
@@ -17,6 +18,7 @@ from labelwise.data.conversion import convert
 from labelwise.data.manifests import write_manifest
 from labelwise.data.readers.base import read_lines, unregister_format
 from labelwise.data.table import UNKNOWN
+from labelwise.data.xmp import tagged
 from reader_kit import ReaderKit
 
 
@@ -95,6 +97,21 @@ class TestImageFolder(ReaderKit):
         for image, split, (label,) in self.rows:
             (folder / split / label).mkdir(parents=True, exist_ok=True)
             (folder / split / label / image).touch()
+        return folder
+
+
+class TestKeywords(ReaderKit):
+    format = "keywords"
+    recognised = False  # any folder of photos may have keywords
+    option: ClassVar = {"levels": "path", "sources": "xmp,sidecar"}
+    rows: ClassVar = [("a.jpg", "", ["cat"]), ("b.jpg", "", ["dog"]), ("c.jpg", "", ["cat", "dog"])]
+
+    def write(self, folder: Path) -> Path:
+        for image, _, labels in self.rows:
+            Image.new("RGB", (8, 8)).save(folder / image)
+            about = {"model": "", "version": "", "date": ""}
+            packet = tagged(None, dict.fromkeys(labels, 1.0), **about).replace(b"urn:labelwise:", b"urn:other:")
+            (folder / image).with_suffix(".xmp").write_bytes(packet.replace(b'xmptk="labelwise', b'xmptk="other'))
         return folder
 
 
