@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import Data, JsonFile, described_by, note, say
+from labelwise.cli.common import Data, JsonFile, described_by, note, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 
@@ -26,6 +26,7 @@ _FEW_SHOWN = 5
 
 
 @app.command
+@takes_table
 @described_by("data.inspection:inspect")
 def inspect(
     data: Data,
@@ -61,6 +62,7 @@ def inspect(
 
 
 @app.command
+@takes_table
 @described_by("data.splitting:split")
 def split(
     data: Data,
@@ -96,6 +98,7 @@ def split(
 
 
 @app.command
+@takes_table
 @described_by("data.conversion:convert")
 def convert(
     data: Data,

@@ -24,19 +24,21 @@ from labelwise.cli.common import (
     described_by,
     note,
     say,
+    takes_table,
     warn,
 )
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 
+@takes_table
 @described_by("api.evaluation:evaluate")
 def evaluate(
     model: Model = None,
     /,
     *,
     data: Data,
-    split: Split = "test",
+    split: Split = None,
     json_file: JsonFile = None,
     flip: Flag = False,
     scales: str = "1.0",
@@ -78,7 +80,7 @@ def evaluate(
     for line in notes(result):
         say(line)
     if save:
-        say(f"{model}: saved what was fitted on {fit_on or split}")
+        say(f"{model}: saved what was fitted on {fit_on or evaluation.split}")
 
 
 def _numbers(text: str) -> list[float]:

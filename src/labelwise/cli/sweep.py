@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say
+from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
 
 if TYPE_CHECKING:
     from labelwise.api.training import SweepResult
 
 
+@takes_table
 @described_by("api.training:sweep")
 def sweep(
     *,

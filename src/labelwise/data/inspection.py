@@ -15,7 +15,7 @@ from labelwise.core.progress import ShowProgress, track
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImage
-from labelwise.data.sources import as_table
+from labelwise.data.sources import as_table, is_frame, parse_source
 from labelwise.data.splitting import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
 
@@ -109,7 +109,12 @@ class Inspection:
 
 
 def inspect(
-    data: LabelTable | str | Path, *, decode: bool = True, pairs: int = 10, progress: ShowProgress = False
+    data: LabelTable | pandas.DataFrame | str | Path,
+    *,
+    decode: bool = True,
+    pairs: int = 10,
+    progress: ShowProgress = False,
+    **reader: Any,
 ) -> Inspection:
     """Say what is in a dataset and what to fix.
 
@@ -118,11 +123,14 @@ def inspect(
         decode: Decode every image, to find the broken ones.
         pairs: How many pairs of labels to list that occur together, or avoid each other.
         progress: Whether to show it, or a callback.
+        **reader: Options of the data's reader, e.g. `image_column="Id"`.
 
     >>> inspect(LabelTable.from_lists(["a.jpg", "b.jpg"], [["cat"], []], source="photos"), decode=False).problems[0]
     '1 label has fewer than 10 images (cat). Collect more, merge or drop.'
     """
-    table = as_table(data, check_files="no")
+    if not isinstance(data, LabelTable) and (is_frame(data) or "check_files" not in parse_source(data).options):
+        reader = {"check_files": "no", **reader}
+    table = as_table(data, **reader)
     positives, unknown = table.positives_per_label(), table.unknown_per_label()
     per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
     counts = table.labels_per_image()  # [M]
