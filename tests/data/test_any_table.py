@@ -132,7 +132,7 @@ CASES: dict[str, Given] = {
     "files beside the table's folder": Given(
         "image,labels\nimg/1.jpg,cat\n",
         "data/img/1.jpg",
-        r"does not exist\. Images of that name lie in .*data\. .*root=",
+        r"does not exist\. Images of that name lie in .*data; .*root='.*data'",
         file="tables/t.csv",
     ),
     "no column with files": Given(

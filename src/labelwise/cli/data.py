@@ -41,7 +41,7 @@ def inspect(
     Parameters
     ----------
     fast
-        Do not decode the images; broken ones are then not found.
+        Do not decode the images; those that are missing are still counted, broken ones are not found.
     plot
         Also draw it to this file (.png, .pdf or .svg).
     """
@@ -169,7 +169,7 @@ def _show(report: Inspection) -> None:
     ):
         if pairs:
             console.print(_pairs_table(title, pairs))
-    for bad in (report.broken or [])[:_FEW_SHOWN]:
+    for bad in report.broken[:_FEW_SHOWN]:
         say(f"missing: {bad.path}" if bad.is_missing else f"broken: {bad.path} ({bad.reason})")
     for group in report.duplicates[:_FEW_SHOWN]:
         names = " = ".join(
@@ -180,8 +180,8 @@ def _show(report: Inspection) -> None:
     console.print("What to fix:" if found else "Nothing to fix was found.")
     for problem in found:
         say(f"  - {problem}")
-    if report.broken is None:
-        console.print("  - Images were not decoded (--fast).")
+    if not report.decoded:
+        console.print("  - Images were not decoded (--fast): those that cannot be are not known.")
 
 
 def _histogram(report: Inspection) -> Table:

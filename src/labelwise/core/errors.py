@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 
-_COMPARED = 20_000  # names: a second
+_COMPARED = 10_000  # names: less than a second
 _LISTED = 200  # names: a table may have a million
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 

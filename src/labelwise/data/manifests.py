@@ -100,8 +100,8 @@ def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iter
 
 
 def _names_are_plain(table: LabelTable) -> bool:
-    """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
-    if any("|" in name or name.startswith(("[", "{", "(")) for name in table.labels):
+    """Whether `a|b` cannot be misread: no name holds a separator, and it occurs (or `hot dog` might be split)."""
+    if any(set(name) & set("|;,") or name.startswith(("[", "{", "(")) for name in table.labels):
         return False
     return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))
 

@@ -120,7 +120,7 @@ def open_data(
         fix = "Paths are relative to the current folder, or to root=; check_files=drop leaves such rows out."
     else:
         table, given, fix = _read(data, labels, options)
-    table = check_files(table, given.check_files, fix)
+    table = check_files(table, given, fix)
     if given.merge_variants:
         table = merged_variants(table, labels or ())
     elif note := variant_note(table):

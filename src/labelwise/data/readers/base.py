@@ -149,8 +149,9 @@ def list_formats() -> list[Format]:
     return sorted(dict.fromkeys(_FORMATS.values()), key=lambda format: -format.priority)
 
 
-def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: str) -> LabelTable:
-    """Look for every image on disk, and do with the missing ones as `mode` says."""
+def check_files(table: LabelTable, options: ReaderOptions, fix: str) -> LabelTable:
+    """Look for every image on disk, and do with the missing ones as the options say."""
+    mode = options.check_files
     if mode == "no":
         return table
     there = np.fromiter((os.path.isfile(image) for image in table.images), bool, len(table))
@@ -162,9 +163,16 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
     gone = int(np.count_nonzero(~there))
     more = f" (nor {'does' if gone == 2 else 'do'} {gone - 1} more of {len(table)})" if gone > 1 else ""
     missing = [table.images[number] for number in np.flatnonzero(~there).tolist()]
-    if (folder := folder_of_missing(missing, table.source)) is not None:
-        fix = f"Images of that name lie in {folder}. {fix}"
-    raise LabelwiseError(f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}")
+    problem = f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. "
+    folder = folder_of_missing(missing, table.source)
+    if folder is None:
+        raise LabelwiseError(problem + fix)
+    found = f"Images of that name lie in {folder}"
+    if "root" not in type(options).model_fields:
+        raise LabelwiseError(f"{problem}{found}. {fix}")
+    raise LabelwiseError(
+        f"{problem}{found}; say so, or leave such rows out with check_files=drop", options={"root": folder}
+    )
 
 
 def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:

@@ -124,13 +124,17 @@ def folder_of_missing(missing: Sequence[str], source: str) -> str | None:
     """The folder in which images that are not where a table says lie: near the table, or in the current folder. As a
     table's `root` it leads to them."""
     beside = os.path.dirname(source)
-    for base in dict.fromkeys([beside, os.path.join(beside, os.pardir), ""]):
+    near = [beside, os.path.join(beside, os.pardir)] if os.path.exists(source) else []
+    sample = _sample(missing)
+    for base in dict.fromkeys([*near, ""]):
         finder = ImageFinder(base, None)
-        for path in _sample(missing):
-            if (found := finder.find(path)) is not None:
-                here, there = path.split(os.sep), found.split(os.sep)
-                folder = os.sep.join(there[: len(there) - 1 - _common_end(here[:-1], there[:-1])])
-                return os.path.normpath(folder) if folder else os.curdir
+        pairs = [(path, found) for path in sample if (found := finder.find(path)) is not None]
+        # Only under their very names: what is similar may be another image.
+        pairs = [(path, found) for path, found in pairs if os.path.basename(path) == os.path.basename(found)]
+        if 2 * len(pairs) >= len(sample) > 0:
+            here, there = (path.split(os.sep) for path in pairs[0])
+            folder = os.sep.join(there[: len(there) - 1 - _common_end(here[:-1], there[:-1])])
+            return os.path.normpath(folder) if folder else os.curdir
     return None
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PREDICTION_COLUMNS = ("image", "labels", "scores")  # of what `labelwise predict --csv` writes, names between |
 MAX_PARQUET_ROWS = 20_000_000
 MAX_PARQUET_BYTES = 1 << 30  # of one column, decoded: a few kilobytes on disk can hold any number of copies
+_VALUE_BYTES = 32  # what a value takes in Python, at least
 _DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 _LONGEST_ROW = 1000  # lines: a quote that is left open runs no farther
 _LONGEST_CELL = 1000  # delimiters in a quoted cell of a line whose quotes are wrong
@@ -292,7 +293,9 @@ class _ParquetColumns(Mapping[str, Sequence[Any]]):
         for group in map(about.row_group, range(about.num_row_groups)):
             for number, leaf in enumerate(leaves):
                 chunk = group.column(number)
-                self._bytes[leaf.path.partition(".")[0]] += chunk.total_uncompressed_size + 8 * chunk.num_values
+                self._bytes[leaf.path.partition(".")[0]] += (
+                    chunk.total_uncompressed_size + _VALUE_BYTES * chunk.num_values
+                )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
