@@ -390,3 +390,10 @@ def test_labels_are_sorted_as_people_sort_them(tmp_path: Path) -> None:
     written(tmp_path, Given("image,labels\n1.jpg,label10|label2|label1\n", "1.jpg label10/1.jpg label9/1.jpg", ""))
     assert open_data(tmp_path / "t.csv").labels == ("label1", "label2", "label10")
     assert open_data(f"imagefolder:{tmp_path}").labels == ("label9", "label10")
+
+
+def test_a_given_list_stays_binding_where_variants_are_joined(tmp_path: Path) -> None:
+    path = written(tmp_path, Given("image,labels\n1.jpg,Cat|dog\n", "1.jpg", ""))
+    assert open_data(path, labels=["dog", "cat"], merge_variants=True).target(0).tolist() == [1, 1]
+    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dog'; did you mean 'dgo'"):
+        open_data(path, labels=["dgo", "cat"], merge_variants=True)

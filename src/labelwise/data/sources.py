@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode
 
-from labelwise.core.errors import LabelwiseError, tell
-from labelwise.data.labels import merged_variants, variant_note
+from labelwise.core.errors import LabelwiseError, tell, unknown_name
+from labelwise.data.labels import labels_not_in, merged_variants, variant_note
 from labelwise.data.readers.base import Format, ReaderOptions, check_files, find_format, list_formats, parse_options
 from labelwise.data.readers.manifest import ManifestOptions, read_frame
 from labelwise.data.table import LabelTable
@@ -123,6 +123,8 @@ def open_data(
     table = check_files(table, given, fix)
     if given.merge_variants:
         table = merged_variants(table, labels or ())
+        if labels is not None and isinstance(given, ManifestOptions) and (other := labels_not_in(labels, table.labels)):
+            raise unknown_name("label", other[0], labels, table.source)
     elif note := variant_note(table):
         table = replace(table, notes=(*table.notes, note))
     if labels is not None and table.labels != tuple(labels):
