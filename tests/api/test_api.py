@@ -269,10 +269,10 @@ def test_mistakes_name_keyword_arguments_in_python_and_flags_in_the_shell(
     assert capsys.readouterr().err.rstrip().endswith("See: labelwise data inspect --help")
 
 
-def test_training_needs_a_path_and_a_resumed_run_takes_no_settings(place: Path, tmp_path: Path) -> None:
+def test_an_estimate_needs_a_path_and_a_resumed_run_takes_no_settings(place: Path, tmp_path: Path) -> None:
     table = lw.data.open_data(place / "sample" / "labels.csv")
     with pytest.raises(lw.LabelwiseError, match="reads its data from a path"):
-        lw.train(table, out=tmp_path / "x")  # type: ignore[arg-type]
+        lw.estimate(table)  # type: ignore[arg-type]
     with pytest.raises(lw.LabelwiseError, match="continues as it was"):
         lw.train(out=place / "run", resume=True, epochs=3)
     with pytest.raises(lw.LabelwiseError, match=r"no run in .* to resume"):

@@ -44,7 +44,7 @@ def test_mistakes_are_told_before_pytorch_is_loaded(tmp_path: Path) -> None:
     for name in ("photo.jpg", "other.jpg"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "photos.csv").write_text("image,split,labels\nphoto.jpg,train,cat\nother.jpg,test,cat|kite\n")
-    (tmp_path / "words.csv").write_text("picture,words\nphoto.jpg,cat\n")
+    (tmp_path / "words.csv").write_text("picture,words\nnowhere.jpg,cat\n")
     (tmp_path / "recipe.yaml").write_text("epoch: 3\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "recipe.yaml").write_text("epochs: 3\n")

@@ -81,7 +81,14 @@ def test_manifests_keep_unknowns(photos: list[str], kind: str, columns: bool, fi
 
 
 @pytest.mark.parametrize(
-    "labels", [["a|b", "c", "d", "e"], ["[x]", "y", "z", "w"], ['say "hi"', "new\tcell", "ö", "x;y"]]
+    "labels",
+    [
+        ["a|b", "c", "d", "e"],
+        ["[x]", "y", "z", "w"],
+        ["{x}", "y", "('z')", "w"],
+        ["a,b", "b,a", "a,a", "b,b"],
+        ['say "hi"', "new\tcell", "ö", "x;y"],
+    ],
 )
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
 def test_names_with_separators(table: LabelTable, labels: list[str], kind: str, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_files(table: LabelTable, report: Inspection) -> None:
     assert set(found) == {("01", "39"), ("02", "03"), ("08", "12")}
     assert found["01", "39"].splits == ["train", "test"]
     assert [found[key].conflict for key in (("01", "39"), ("02", "03"), ("08", "12"))] == [False, True, False]
-    assert inspect(table, decode=False).broken is None
+    assert inspect(table, decode=False).broken == []
 
 
 def test_missing_files_are_broken_not_fatal(table: LabelTable) -> None:
@@ -117,6 +117,7 @@ def test_what_to_fix(report: Inspection) -> None:
         "1 image occurs more than once in one split",
         "1 label has no image (never)",
         "1 label has fewer than 10 images (rare)",
+        "1 pair of labels always occurs together: 'day' and 'sun'",
         "1 label has no image in the split 'test' (rare)",
         "1 image has no label",
     ]
@@ -126,10 +127,11 @@ def test_what_to_fix(report: Inspection) -> None:
         assert "\n" not in line
 
 
-def test_nothing_to_fix() -> None:
-    table = LabelTable.from_lists(
-        [f"none/{i}.jpg" for i in range(40)], [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10
-    )
+def test_nothing_to_fix(tmp_path: Path) -> None:
+    images = [str(tmp_path / f"{i}.jpg") for i in range(40)]
+    for number, image in enumerate(images):
+        Path(image).write_text(str(number))
+    table = LabelTable.from_lists(images, [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10)
     assert inspect(table, decode=False).problems == []
     without = table.with_splits([""] * 40)
     assert inspect(without, decode=False).problems == ["There are no splits. Make them with: labelwise data split"]
@@ -139,7 +141,7 @@ def test_json_and_picture(report: Inspection, tmp_path: Path) -> None:
     content = json.loads(json.dumps(report.to_dict()))
     assert content["labels"][0] == {"label": "day", "present": 19, "unknown": 0, "per_split": {"train": 14, "test": 5}}
     assert content["broken"][0]["reason"] == "empty file"
-    assert len(content["problems"]) == 8
+    assert len(content["problems"]) == 9
     pytest.importorskip("matplotlib")
     save_inspection(report, tmp_path / "report.png")
     pixels = np.asarray(Image.open(tmp_path / "report.png").convert("RGB"))
@@ -184,7 +186,7 @@ def test_the_known_duplicates_of_voc2007(shared_data: Path) -> None:
 
 
 def test_an_inspection_in_a_notebook_and_in_pandas(report: Inspection) -> None:
-    assert repr(report).endswith("40 images, 6 labels; train 30, test 10; 8 problems>")
+    assert repr(report).endswith("40 images, 6 labels; train 30, test 10; 9 problems>")
     assert "1 image is in several splits" in report._repr_html_()
     frame = report.to_pandas()
     assert frame.loc["never"].to_dict() == {"images": 0, "train": 0, "test": 0, "unknown": 0}
@@ -198,3 +200,44 @@ def test_a_path_is_opened_and_missing_images_are_broken(tmp_path: Path) -> None:
     assert [bad.reason for bad in report.broken] == ["no such file"]
     with pytest.raises(LabelwiseError, match="does not exist"):
         inspect(f"{tmp_path / 'photos.csv'}?check_files=error")
+
+
+def test_missing_images_are_counted_without_decoding_and_the_advice_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "img").mkdir(parents=True)
+    (tmp_path / "tables").mkdir()
+    for number in range(3):
+        (tmp_path / "data" / "img" / f"{number}.jpg").write_text(str(number))
+    (tmp_path / "tables" / "t.csv").write_text("image,labels\nimg/0.jpg,cat\nimg/1.jpg,dog\nimg/2.jpg,dog\n")
+    report = inspect("tables/t.csv", decode=False)
+    assert (len(report.broken), report.decoded) == (3, False)
+    advice = "Images of that name lie in data: read it with root=data (--root data)."
+    assert report.problems[0] == f"3 images are missing, the first: tables/img/0.jpg. {advice}"
+    assert inspect("tables/t.csv", decode=False, root="data").broken == []
+    with pytest.raises(LabelwiseError, match=r"lie in data; say so, or .*check_files=drop \(root='data'\)") as caught:
+        open_data("tables/t.csv")
+    assert caught.value.for_command_line().endswith("(--root data)")
+
+
+def test_the_advice_for_coco_is_its_own_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "1.jpg").touch()
+    content = {"images": [{"id": 1, "file_name": "1.jpg"}], "categories": [{"id": 1, "name": "cat"}]}
+    boxes = {**content, "annotations": [{"id": 1, "image_id": 1, "category_id": 1}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(boxes))
+    problem = inspect("boxes.json", decode=False).problems[0]
+    assert problem.endswith("Images of that name lie in photos: read it with images_folder=photos.")
+    assert len(open_data("boxes.json", images_folder="photos")) == 1
+
+
+def test_names_that_are_almost_the_same() -> None:
+    names = ["giraffe"] * 60 + ["girafe"] + ["Traffic light"] * 9 + ["traffic_light"] * 3 + ["label1", "label2"] * 5
+    table = LabelTable.from_lists([f"none/{n}.jpg" for n in range(len(names))], [[name] for name in names])
+    report = inspect(table, decode=False)
+    assert report.similar == [["Traffic light", "traffic_light"], ["giraffe", "girafe"]]
+    (problem,) = (line for line in report.problems if "almost the same name" in line)
+    assert problem.startswith("2 groups of labels have almost the same name: 'Traffic light' and 'traffic_light', 'gi")
+    assert report.missing_fix == ""

@@ -79,7 +79,7 @@ def test_mistakes(photos: Path, data: str, message: str) -> None:
 
 def test_format_names() -> None:
     names = [format.name for format in list_formats()]
-    specific = {"csv", "tsv", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide", "keywords"}
+    specific = {"csv", "tsv", "json", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide", "keywords"}
     assert set(names[:-2]) == specific
     assert names[-2:] == ["manifest", "imagefolder"]  # the most general layouts are tried last
     for alias, name in (("NUSWIDE", "nus-wide"), ("imagenet", "imagefolder"), ("open_images", "openimages")):

@@ -288,7 +288,7 @@ def report_data(runs: Sequence[Run], data: str | None, split: str | None) -> Rep
     """The data and split to measure on.
 
     Without `data`: that of the runs' recipes, which must be the same. Without `split`: test if there is one, else the
-    images that the training validated on.
+    images that the training validated on; all images of a table without splits.
     """
     source = data or _own_source(runs)
     # Files are not checked: a missing image must not hide what is known about the others.
@@ -302,6 +302,8 @@ def report_data(runs: Sequence[Run], data: str | None, split: str | None) -> Rep
     held_out = None if data else _held_out(runs[0])
     if held_out is not None:
         return ReportData(whole, held_out, "validation")
+    if whole.split_names == ("",):
+        return ReportData(whole, whole, whole.chosen_split(None))
     raise LabelwiseError(
         f"{source} has neither a test nor a val split; name the images to measure on", options={"split": "all"}
     )

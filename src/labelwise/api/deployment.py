@@ -16,7 +16,7 @@ from labelwise.runtime.exported import ExportedModel, ExportFormat, find_export
 from labelwise.runtime.sessions import EngineName
 
 if TYPE_CHECKING:
-    from labelwise.data.table import LabelTable
+    from labelwise.api.inputs import Data
     from labelwise.model.model import LabelModel
     from labelwise.server.settings import ModelSource
     from labelwise.training.run import Run
@@ -30,11 +30,12 @@ def export(
     maps: bool = True,
     half: bool = False,
     int8: bool = False,
-    calibration: str | Path | LabelTable | None = None,
+    calibration: Data | None = None,
     split: str | None = None,
     max_loss: float = 0.5,
     on_bad_image: OnBadImage = "error",
     say: Callable[[str], None] = lambda text: None,
+    **reader: Any,
 ) -> ExportedModel:
     """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's.
 
@@ -51,6 +52,7 @@ def export(
         max_loss: How many points of mAP INT8 may lose; if it loses more, nothing is written.
         on_bad_image: `skip` leaves out calibration images that cannot be decoded.
         say: Called with one line per step.
+        **reader: Options of the calibration data's reader: `image_column`, `label_column`, `separator`, `root`, ...
 
     Returns:
         The export; its `about` tells the precision, the largest difference from the model's logits and INT8's mAP.
@@ -72,7 +74,7 @@ def export(
 
     table = None
     if calibration is not None:
-        table = open_table(calibration)
+        table = open_table(calibration, **reader)
         table = table.part(split or ("val" if "val" in table.split_names else "all"))
     network = open_model(model)
     from labelwise.engines.export import export_model  # PyTorch is loaded by now

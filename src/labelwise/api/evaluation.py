@@ -13,6 +13,7 @@ from labelwise.api.inputs import model_name, model_path, open_table, require, re
 from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
+from labelwise.data.sources import with_options
 from labelwise.data.table import LabelTable
 from labelwise.engines.load import full_config, open_model, read_labels
 from labelwise.runtime.exported import ExportedModel
@@ -23,6 +24,7 @@ from labelwise.training.recipe import load_recipe
 from labelwise.training.run import RECIPE, Run, find_run
 
 if TYPE_CHECKING:
+    from labelwise.api.inputs import Data
     from labelwise.evaluation.evaluate import Evaluation
     from labelwise.evaluation.inference import TableLogits
     from labelwise.evaluation.zero_shot import ZeroShotEvaluation
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: str | Path | Run | LabelModel | ExportedModel | Tagger | None = None,
-    data: str | Path | LabelTable | None = None,
+    data: Data | None = None,
     *,
-    split: str = "test",
+    split: str | None = None,
     flip: bool = False,
     scales: Sequence[float] = (1.0,),
     fit_thresholds: str | None = None,
@@ -53,13 +55,15 @@ def evaluate(
     progress: bool = True,
     warn: Callable[[str], None] = warnings.warn,
     say: Callable[[str], None] | None = None,
+    **reader: Any,
 ) -> Evaluation | ZeroShotEvaluation:
     """Measure a model on a dataset: every metric with a confidence interval, and all labels one by one.
 
     Args:
         model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
-        data: A dataset: a path, `format:path` or a table. Default: the data that the run was trained on.
-        split: The images to measure on: a split, several (`train+val`), or `all`.
+        data: A dataset: a path, `format:path`, a DataFrame or a table. Default: the data that the run was trained on.
+        split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
+            table without splits.
         flip: Average over each image and its mirror image.
         scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
         fit_thresholds: Fit a threshold for each label: `f1`, or a target such as `precision=0.9` or `recall=0.8`.
@@ -81,6 +85,7 @@ def evaluate(
         progress: Show a progress bar.
         warn: Called with what limits the numbers.
         say: Called with one line about the engine that was chosen.
+        **reader: Options of the data's reader: `image_column`, `label_column`, `separator`, `root` and others.
 
     Returns:
         An `Evaluation`; a `ZeroShotEvaluation` if there are unseen labels.
@@ -101,7 +106,8 @@ def evaluate(
     target = _saved_to(model) if save else None
     # Mistakes in the model's name and in the data are told before PyTorch and the model are loaded.
     known_labels = read_labels(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
-    whole = open_table(_data(data, model), model)
+    whole = open_table(_data(data, model), model, **reader)
+    split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
@@ -207,7 +213,7 @@ def _open(model: Any, engine: EngineName) -> LabelModel | ExportedModel:
     return open_model(model_path(model), engine=engine)
 
 
-def _data(data: str | Path | LabelTable | None, model: Any) -> str | Path | LabelTable:
+def _data(data: Data | None, model: Any) -> Data:
     if data is not None:
         return data
     run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
@@ -259,6 +265,7 @@ def report(
     workers: int = 0,
     progress: bool = True,
     warn: Callable[[str], None] = warnings.warn,
+    **reader: Any,
 ) -> Path:
     """Write one HTML page about a run, or a comparison of several, with JSON and CSV files beside it.
 
@@ -268,7 +275,7 @@ def report(
         runs: Runs, model folders or hub ids; several are compared on the same images.
         out: Folder for `report.html` and the files beside it.
         data: The dataset to measure on. Default: the data of the runs' recipe.
-        split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`, else `val`.
+        split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`, `val`, or all.
         reference: The run that the others are compared with, by its name on the page. Default: the first one.
         pairs: Pairs of related labels to compare across the runs, e.g. `[("cow", "horse")]`.
         images: How many of the worst mistakes of each kind to show.
@@ -280,6 +287,7 @@ def report(
         workers: Threads that decode images; 0: one per core.
         progress: Show a progress bar.
         warn: Called with what limits the numbers, e.g. images that a run was trained on.
+        **reader: Options of the data's reader: `image_column`, `label_column`, `separator`, `root` and others.
 
     Returns:
         The page.
@@ -289,13 +297,13 @@ def report(
         >>> lw.report(["runs/q2l", "runs/hsq"], out="compare")  # doctest: +SKIP
         PosixPath('compare/report.html')
     """
-    options = {key: value for key, value in locals().items() if key not in ("runs", "out")}
+    options = {key: value for key, value in locals().items() if key not in ("runs", "out", "reader")}
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
     with torch_needed():
         from labelwise.reports.page import ReportOptions, runs_report
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
-    options["data"] = None if data is None else str(data)
+    options["data"] = None if data is None else with_options(data, reader)
     options["pairs"] = [pair if isinstance(pair, str) else ",".join(pair) for pair in pairs]
     return runs_report([model_path(run) for run in several], out, ReportOptions(**options))

@@ -26,9 +26,9 @@ from labelwise.runtime.prediction import Prediction, attention_caption
 if TYPE_CHECKING:
     from labelwise.analysis.experts import ExpertUse
     from labelwise.analysis.masking import MaskingCheck
+    from labelwise.api.inputs import Data
     from labelwise.api.prediction import AnyModel
     from labelwise.data.decode import ImageSource
-    from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
 
@@ -138,29 +138,32 @@ def explain(
 
 
 def check_explanations(
-    data: str | Path | LabelTable,
+    data: Data,
     model: str | Path | Run | LabelModel | None = None,
     *,
-    split: str = "test",
+    split: str | None = None,
     images: int = 200,
     area: float = 0.25,
     method: Method | None = None,
     layer: int | None = None,
     attention_head: int | None = None,
     workers: int = 0,
+    **reader: Any,
 ) -> MaskingCheck:
     """Test whether a model's maps are true: hide where it looked, and as much elsewhere. Which lowers the score more?
 
     Args:
-        data: A dataset: a path, `format:path` or a table.
+        data: A dataset: a path, `format:path`, a DataFrame or a table.
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
-        split: The images to use: a split, several (`train+val`), or `all`.
+        split: The images to use: a split, several (`train+val`), or `all`. Default: `test`; all images of a table
+            without splits.
         images: How many of them to check.
         area: The share of the image that is hidden.
         method: `attention` or `grad-cam`. Default: attention if the head has any.
         layer: The decoder layer, counted from 1. Default: the last.
         attention_head: The attention head, counted from 1. Default: the mean of all.
         workers: Threads that decode images; 0: one per core.
+        **reader: Options of the data's reader: `image_column`, `label_column`, `separator`, `root` and others.
 
     Example:
         >>> import labelwise as lw
@@ -169,7 +172,8 @@ def check_explanations(
     require(images=(images, 2), workers=(workers, 0))
     if not 0 < area < 1:
         raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
-    table = open_table(data, model).part(split)
+    whole = open_table(data, model, **reader)
+    table = whole.part(whole.chosen_split(split))
     with torch_needed():
         from labelwise.analysis.masking import masking_check
     return masking_check(
@@ -178,23 +182,26 @@ def check_explanations(
 
 
 def explain_experts(
-    data: str | Path | LabelTable,
+    data: Data,
     model: str | Path | Run | LabelModel | None = None,
     *,
-    split: str = "test",
+    split: str | None = None,
     on_bad_image: OnBadImage = "error",
     workers: int = 0,
     cache: bool = False,
+    **reader: Any,
 ) -> ExpertUse:
     """Show which experts of an HSQ head each label relies on: the gates' mean weights over a dataset.
 
     Args:
-        data: A dataset: a path, `format:path` or a table.
+        data: A dataset: a path, `format:path`, a DataFrame or a table.
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
-        split: The images to use: a split, several (`train+val`), or `all`.
+        split: The images to use: a split, several (`train+val`), or `all`. Default: `test`; all images of a table
+            without splits.
         on_bad_image: `skip` leaves out images that cannot be decoded.
         workers: Threads that decode images; 0: one per core.
         cache: Keep the backbone's features on disk, and use those that are there.
+        **reader: Options of the data's reader: `image_column`, `label_column`, `separator`, `root` and others.
 
     Example:
         >>> import labelwise as lw
@@ -203,7 +210,8 @@ def explain_experts(
     require(workers=(workers, 0))
     from labelwise.analysis.experts import check_has_experts, expert_use, exported_use
 
-    table = open_table(data, model).part(split)
+    whole = open_table(data, model, **reader)
+    table = whole.part(whole.chosen_split(split))
     exported = find_export(find_folder(model_path(model))) if model is None or isinstance(model, _PATHS) else None
     if exported is not None and not cache:
         return exported_use(exported, table, on_bad_image=on_bad_image)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.runtime.folder import find_folder, network_folder
 
 if TYPE_CHECKING:
+    import pandas
+
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
+
+    Data: TypeAlias = str | Path | LabelTable | pandas.DataFrame  # a dataset: what `open_data` takes, or a table
 
 
 def model_path(model: str | os.PathLike[str] | None) -> str:
@@ -41,13 +45,12 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     return on_fastest_device(load_model(folder))
 
 
-def open_table(data: str | Path | LabelTable, model: object = None) -> LabelTable:
+def open_table(data: Data, model: object = None, **reader: Any) -> LabelTable:
     """A dataset; one without splits gets those that the training of `model` made, if that is on disk."""
-    from labelwise.data.sources import open_data
-    from labelwise.data.table import LabelTable
+    from labelwise.data.sources import as_table
     from labelwise.training.run import with_splits_of_run
 
-    table = data if isinstance(data, LabelTable) else open_data(data)
+    table = as_table(data, **reader)
     return with_splits_of_run(table, os.fspath(model)) if isinstance(model, str | os.PathLike) else table
 
 

@@ -15,22 +15,26 @@ from labelwise.backbones.config import check_weights
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
+from labelwise.data.manifests import lost_label_notes, write_manifest
+from labelwise.data.readers.manifest import ManifestOptions
+from labelwise.data.sources import as_table, is_frame, with_options
 from labelwise.data.table import LabelTable
 from labelwise.sweeps.plan import check_data, plan
 from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe
 from labelwise.training.run import SPLITS, Run, check_folder
-from labelwise.training.tables import open_source
+from labelwise.training.tables import data_fingerprint, open_source
 
 if TYPE_CHECKING:
     import pandas
 
+    from labelwise.api.inputs import Data
     from labelwise.sweeps.execute import Outcome
 
 _NOT_SETTINGS = ("out", "recipe", "resume", "overwrite", "settings")  # arguments of `train` that no recipe has
 
 
 def train(
-    data: str | Path | None = None,
+    data: Data | None = None,
     *,
     out: str | Path,
     recipe: str | Path | None = None,
@@ -54,7 +58,8 @@ def train(
     """Train a model on images with labels. Without a recipe: an HSQ head on a frozen, pretrained backbone.
 
     Args:
-        data: Images and labels: a path, `format:path` or `format:path?option=value`.
+        data: Images and labels: a path, `format:path` or `format:path?option=value`; also a DataFrame or a table, which
+            is written to `out` so that the recipe can be run again.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments change single ones.
         head: Name of the head; `labelwise heads` lists them.
@@ -76,7 +81,8 @@ def train(
         resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
         overwrite: Replace the run in `out`.
         **settings: Any other setting of the recipe: `mixup=0.2`, `optimizer={"weight_decay": 0.05}`, or with a dotted
-            name, `**{"head.shared_experts": 4}`.
+            name, `**{"head.shared_experts": 4}`. Also options of the data's reader: `image_column="Id"`,
+            `label_column`, `separator`, `root` and others.
 
     Example:
         >>> import labelwise as lw
@@ -84,8 +90,11 @@ def train(
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
     named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
-    named |= {key: _path(named[key]) for key in ("data", "start") if key in named}
-    changes = {full_key(key): value for key, value in named.items()} | _changes(settings, train)
+    source = _DataSource(data, settings, Path(out))
+    named |= source.argument
+    if "start" in named:
+        named["start"] = _path(named["start"])
+    changes = {full_key(key): value for key, value in named.items()} | _changes(source.settings, train)
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
@@ -97,11 +106,12 @@ def train(
     if chosen.model.start is None:
         check_weights(chosen.model.weights)
     check_folder(Path(out), resume, overwrite)
-    source = open_source(chosen)
+    source.write()
+    table = open_source(chosen)
     # PyTorch takes seconds to load: not before every mistake is told that can be told without it.
     with torch_needed():
         from labelwise.training.train import train as train_recipe
-    return train_recipe(chosen, out, resume=resume, overwrite=overwrite, source=source)
+    return train_recipe(chosen, out, resume=resume, overwrite=overwrite, source=table)
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     out: str | Path,
-    data: str | Path | None = None,
+    data: Data | None = None,
     recipe: str | Path | None = None,
     test_split: str | None = "test",
     skip_invalid: bool = False,
@@ -184,10 +194,11 @@ def sweep(
     """
     require(jobs=(jobs, 1))
     out = Path(out)
-    changes = _changes(settings, sweep)
-    if data is not None:
-        changes["data.source"] = _path(data)
+    source = _DataSource(data, settings, out)
+    changes = _changes({**source.settings, **source.argument}, sweep)
     runs = plan(recipe, changes, grid, skip_invalid=skip_invalid)
+    if not dry_run:
+        source.write()
     split_file = None if dry_run and not (out / SPLITS).exists() else check_data(runs, out, test_split)
     if split_file is not None:
         say(f"{runs[0].recipe.data.source} has no splits: all runs use the train, val and test of {split_file}")
@@ -234,23 +245,44 @@ def _sweep_report(finished: Sequence[Outcome], out: Path, split: str, say: Calla
     return report(folders, out=out / "report", split=split)
 
 
+class _DataSource:
+    """The data of a training as a recipe names it: one string, with the options of its reader. A table in memory gets a
+    name in the run's folder, where `write` puts it once nothing else can go wrong."""
+
+    def __init__(self, data: Data | None, settings: Mapping[str, Any], folder: Path) -> None:
+        reader = {key: value for key, value in settings.items() if key in ManifestOptions.model_fields}
+        self.settings = {key: value for key, value in settings.items() if key not in reader}
+        self.argument: dict[str, str] = {}
+        self._table: LabelTable | None = None
+        if isinstance(data, LabelTable) or is_frame(data):
+            self._table = as_table(data, **reader)
+            self._file = folder / f"data-{data_fingerprint(self._table)[:8]}.csv"
+            self.argument = {"data": str(self._file)}
+        elif data is not None:
+            self.argument = {"data": with_options(_path(data), reader)}
+        elif reader:
+            raise LabelwiseError(f"{next(iter(reader))} says how to read a table; name it", options={"data": ...})
+
+    def write(self) -> None:
+        if self._table is not None:
+            write_manifest(self._table, self._file, columns=bool(lost_label_notes(self._table)))
+
+
 def _path(source: object) -> str:
-    if isinstance(source, LabelTable):
-        raise LabelwiseError(
-            "training reads its data from a path, so that its recipe can be run again; write the table to a manifest "
-            "first (lw.data.write_manifest)"
-        )
     return os.fspath(source) if isinstance(source, os.PathLike) else str(source)
 
 
-def recipe_with(recipe: str | Path | None, data: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
+def recipe_with(recipe: str | Path | None, data: Data | None, settings: Mapping[str, Any]) -> Recipe:
     """A recipe with some settings changed, named as `train`'s arguments are."""
     arguments = signature(train).parameters  # None is their default; for other settings it is a value
     given = {
         key: value for key, value in {"data": data, **settings}.items() if value is not None or key not in arguments
     }
-    given |= {key: _path(given[key]) for key in ("data", "start") if key in given}
-    return load_recipe(recipe, _changes(given, train))
+    if isinstance(data, LabelTable) or is_frame(data):
+        raise LabelwiseError("an estimate reads its data from a path; give that, or the numbers of images and labels")
+    source = _DataSource(data, given, Path())
+    start = {"start": _path(given["start"])} if "start" in given else {}
+    return load_recipe(recipe, _changes(source.settings | source.argument | start, train))
 
 
 def _changes(settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

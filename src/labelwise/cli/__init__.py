@@ -4,13 +4,21 @@ in `labelwise`. It is imported only when it is called, so that `labelwise --help
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Collection
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, before_loading, errors_told_by, is_out_of_memory, missing_torch
+from labelwise.core.errors import (
+    LabelwiseError,
+    before_loading,
+    errors_told_by,
+    is_out_of_memory,
+    listeners,
+    missing_torch,
+)
 from labelwise.core.terminal import say, visible
 
 
@@ -78,6 +86,8 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stderr.isatty() and not before_loading:
         before_loading.append(lambda: say("loading PyTorch …", stderr=True))
+    if not listeners and os.environ.get("RANK", "0") == "0":  # of several training processes, one tells
+        listeners.append(_note)
     try:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:
@@ -109,6 +119,16 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         say("interrupted", stderr=True)
         raise SystemExit(130) from None
+
+
+def _note(text: str) -> None:
+    """A line about what was assumed, on stderr, once: a command may open a table several times."""
+    if text not in _noted:
+        _noted.add(text)
+        print(f"note: {text}".encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)  # noqa: T201
+
+
+_noted: set[str] = set()
 
 
 def _known_flags(words: list[str]) -> Collection[str] | None:

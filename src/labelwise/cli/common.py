@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,7 +35,13 @@ Data = Annotated[
     str,
     Parameter(help="A dataset: a path (its format is recognised) or format:path, e.g. photos.csv or voc:/data/VOC."),
 ]
-Split = Annotated[str, Parameter(help="The images to use: a split, several (train+val), or all.")]
+Split = Annotated[
+    str | None,
+    Parameter(
+        help="The images to use: a split, several (train+val), or all. Default: test; all images of a table without "
+        "splits."
+    ),
+]
 Engine = Annotated[
     Literal["auto", "torch", "onnxruntime", "openvino"],
     Parameter(
@@ -56,6 +63,43 @@ Settings = Annotated[
         help="Any other setting of the recipe: --set optimizer.weight_decay=0.05 --set head.shared_experts=4.",
     ),
 ]
+
+
+# How to read the table that a command is given; every other option stands in its name: photos.csv?duplicates=merge.
+_TABLE_FLAGS = {
+    "image_column": "The table's column of images. Default: found by its name or content.",
+    "label_column": "The table's column of label names. Default: found by its name or content.",
+    "separator": "Between label names: a character, or space, tab, comma, semicolon, pipe. Default: found.",
+    "root": "The folder that the table's image paths are relative to. Default: the table's own.",
+}
+
+
+def takes_table(command: Command) -> Command:
+    """Give a command the flags that say how to read its --data (or --calibration): they become options in that text."""
+    signature = inspect.signature(command)
+    argument = "data" if "data" in signature.parameters else "calibration"
+    flags = {
+        name: Annotated[str | None, Parameter(help=text, group="Table", show_default=False)]
+        for name, text in _TABLE_FLAGS.items()
+    }
+
+    @wraps(command)
+    def with_flags(*arguments: Any, **named: Any) -> Any:
+        given = {name: named.pop(name) for name in flags if named.get(name) is not None}
+        bound = signature.bind(*arguments, **{name: value for name, value in named.items() if name not in flags})
+        if given:
+            from labelwise.data.sources import with_options
+
+            if bound.arguments.get(argument) is None:
+                name = next(iter(given)).replace("_", "-")
+                raise LabelwiseError(f"--{name} says how to read a table; name it", options={argument: "photos.csv"})
+            bound.arguments[argument] = with_options(bound.arguments[argument], given)
+        return command(*bound.args, **bound.kwargs)
+
+    added = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flags[n]) for n in flags]
+    with_flags.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {**command.__annotations__, **flags}
+    return with_flags  # type: ignore[return-value]
 
 
 def described_by(*sources: str) -> Callable[[Command], Command]:

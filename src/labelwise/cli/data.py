@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import Data, JsonFile, described_by, note, say
+from labelwise.cli.common import Data, JsonFile, described_by, note, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
@@ -26,6 +26,7 @@ _FEW_SHOWN = 5
 
 
 @app.command
+@takes_table
 @described_by("data.inspection:inspect")
 def inspect(
     data: Data,
@@ -40,7 +41,7 @@ def inspect(
     Parameters
     ----------
     fast
-        Do not decode the images; broken ones are then not found.
+        Do not decode the images; those that are missing are still counted, broken ones are not found.
     plot
         Also draw it to this file (.png, .pdf or .svg).
     """
@@ -61,6 +62,7 @@ def inspect(
 
 
 @app.command
+@takes_table
 @described_by("data.splitting:split")
 def split(
     data: Data,
@@ -96,6 +98,7 @@ def split(
 
 
 @app.command
+@takes_table
 @described_by("data.conversion:convert")
 def convert(
     data: Data,
@@ -166,7 +169,7 @@ def _show(report: Inspection) -> None:
     ):
         if pairs:
             console.print(_pairs_table(title, pairs))
-    for bad in (report.broken or [])[:_FEW_SHOWN]:
+    for bad in report.broken[:_FEW_SHOWN]:
         say(f"missing: {bad.path}" if bad.is_missing else f"broken: {bad.path} ({bad.reason})")
     for group in report.duplicates[:_FEW_SHOWN]:
         names = " = ".join(
@@ -177,8 +180,8 @@ def _show(report: Inspection) -> None:
     console.print("What to fix:" if found else "Nothing to fix was found.")
     for problem in found:
         say(f"  - {problem}")
-    if report.broken is None:
-        console.print("  - Images were not decoded (--fast).")
+    if not report.decoded:
+        console.print("  - Images were not decoded (--fast): those that cannot be are not known.")
 
 
 def _histogram(report: Inspection) -> Table:

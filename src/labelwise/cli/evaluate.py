@@ -23,6 +23,7 @@ from labelwise.cli.common import (
     described_by,
     note,
     say,
+    takes_table,
     warn,
 )
 from labelwise.core.errors import LabelwiseError
@@ -30,13 +31,14 @@ from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
 
 
+@takes_table
 @described_by("api.evaluation:evaluate")
 def evaluate(
     model: Model = None,
     /,
     *,
     data: Data,
-    split: Split = "test",
+    split: Split = None,
     json_file: JsonFile = None,
     flip: Flag = False,
     scales: str = "1.0",
@@ -78,7 +80,7 @@ def evaluate(
     for line in notes(result):
         say(line)
     if save:
-        say(f"{model}: saved what was fitted on {fit_on or split}")
+        say(f"{model}: saved what was fitted on {fit_on or evaluation.split}")
 
 
 def _numbers(text: str) -> list[float]:

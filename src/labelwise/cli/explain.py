@@ -7,12 +7,24 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Model, OnBadImage, Split, Workers, described_by, say, split_names
+from labelwise.cli.common import (
+    AtLeastOne,
+    Flag,
+    Model,
+    OnBadImage,
+    Split,
+    Workers,
+    described_by,
+    say,
+    split_names,
+    takes_table,
+)
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 
 
+@takes_table
 @described_by("api.explanation:explain")
 def explain(
     model: Model = None,
@@ -28,7 +40,7 @@ def explain(
     check: Flag = False,
     experts: Flag = False,
     data: str | None = None,
-    split: Split = "test",
+    split: Split = None,
     images: int = 200,
     area: float = 0.25,
     on_bad_image: OnBadImage = "error",

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Network, OnBadImage, described_by, note, say
+from labelwise.cli.common import Flag, Network, OnBadImage, described_by, note, say, takes_table
 from labelwise.core.errors import counted
 
 
+@takes_table
 @described_by("api.deployment:export")
 def export(
     model: Network = None,

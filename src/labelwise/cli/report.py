@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, Names, Repeated, Workers, described_by, say, warn
+from labelwise.cli.common import BatchSize, Flag, Names, Repeated, Workers, described_by, say, takes_table, warn
 
 
+@takes_table
 @described_by("api.evaluation:report")
 def report(
     runs: Names,

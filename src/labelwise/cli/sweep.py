@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say
+from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.terminal import open_console
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labelwise.api.training import SweepResult
 
 
+@takes_table
 @described_by("api.training:sweep")
 def sweep(
     *,

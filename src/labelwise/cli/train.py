@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Settings, described_by, parse_options, say
+from labelwise.cli.common import Flag, Settings, described_by, parse_options, say, takes_table
 from labelwise.core.errors import LabelwiseError
 
 
+@takes_table
 @described_by("api.training:train")
 def train(
     *,
@@ -78,4 +80,4 @@ def train(
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
         raise
     source = run.recipe.data.source if run.recipe else data
-    say(f"Evaluate it with: labelwise evaluate {out} --data {source} --split test", stderr=True)
+    say(f"Evaluate it with: labelwise evaluate {out} --data {quote(str(source))} --split test", stderr=True)

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 
+_COMPARED = 10_000  # names: less than a second
+_LISTED = 200  # names: a table may have a million
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 
 
@@ -97,8 +99,9 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") ->
     "photos.csv: unknown split 'tets'; did you mean 'test'? (train, test)"
     """
     choices = list(valid)
-    near = get_close_matches(name, choices, n=1)
-    guess = f"did you mean {near[0]!r}? ({', '.join(choices)})" if near else f"choose one of {', '.join(choices)}"
+    near = get_close_matches(name, choices[:_COMPARED], n=1)
+    listed = shortened(choices, _LISTED)
+    guess = f"did you mean {near[0]!r}? ({listed})" if near else f"choose one of {listed}"
     return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
 
 
@@ -168,6 +171,15 @@ def torch_needed() -> Iterator[None]:
         yield
     except ImportError as error:
         raise missing_torch(error) or error from None
+
+
+# Called with one line about what was assumed; the command line prints it. In Python, results carry their notes.
+listeners: list[Callable[[str], None]] = []
+
+
+def tell(note: str) -> None:
+    for listener in listeners:
+        listener(note)
 
 
 def missing_extra(package: str, extra: str) -> LabelwiseError:

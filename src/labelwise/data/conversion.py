@@ -9,7 +9,7 @@ import shutil
 import tarfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,18 +23,22 @@ from labelwise.data.readers.manifest import MANIFEST_KINDS
 from labelwise.data.sources import as_table
 from labelwise.data.table import PRESENT, LabelTable
 
+if TYPE_CHECKING:
+    import pandas
+
 TARGETS = (*MANIFEST_KINDS, "coco", "imagefolder", "webdataset")
 SHARD_IMAGES = 1000
 
 
 def convert(
-    data: LabelTable | str | Path,
+    data: LabelTable | pandas.DataFrame | str | Path,
     to: str,
     out: str | Path,
     *,
     columns: bool = False,
     unknown: Literal["error", "absent"] = "error",
     progress: ShowProgress = False,
+    **reader: Any,
 ) -> list[str]:
     """Write a dataset in another format.
 
@@ -45,6 +49,7 @@ def convert(
         columns: Manifests: one column per label, see `write_manifest`.
         unknown: COCO and image folders cannot express that a label is unknown: an error, or written as absent.
         progress: Whether to show it, or a callback.
+        **reader: Options of the data's reader, e.g. `image_column="Id"`.
 
     Returns:
         What the format could not keep, one line each.
@@ -52,7 +57,7 @@ def convert(
     >>> convert("photos.csv", "coco", "photos-coco")  # doctest: +SKIP
     []
     """
-    table, folder = as_table(data), Path(out)
+    table, folder = as_table(data, **reader), Path(out)
     if to not in TARGETS:
         raise unknown_name("format to convert to", to, TARGETS)
     if columns and to not in MANIFEST_KINDS:

@@ -79,6 +79,10 @@ class BadImage(NamedTuple):
     path: str
     reason: str
 
+    @classmethod
+    def missing(cls, row: int, path: str) -> BadImage:
+        return cls(row, path, _NO_FILE)
+
     @property
     def is_missing(self) -> bool:
         return self.reason == _NO_FILE

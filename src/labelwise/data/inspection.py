@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -10,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.core.errors import counted, shortened
+from labelwise.core.errors import LabelwiseError, counted, shortened
 from labelwise.core.progress import ShowProgress, track
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImage
-from labelwise.data.sources import as_table
+from labelwise.data.labels import label_variants, variant_key
+from labelwise.data.readers.finding import folder_of_missing
+from labelwise.data.sources import as_table, is_frame, parse_source
 from labelwise.data.splitting import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
 
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
 
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
 _PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square
+_ALWAYS = 3  # images: two may be chance
+_COMPARED_NAMES = 20_000
+_SHORTEST_NAME = 3
 _BLOCK = 65_536  # rows made dense at once
 
 
@@ -69,7 +77,12 @@ class Inspection:
     together: list[Pair]  # most often in the same image
     apart: list[Pair]  # least often, measured by what chance would give
     duplicates: list[DuplicateGroup]
-    broken: list[BadImage] | None  # missing or not decodable; None: not decoded
+    broken: list[BadImage]  # missing or not decodable
+    decoded: bool  # whether images were decoded; if not, `broken` holds only those that are missing
+    missing_fix: str  # where images that are missing lie, and the option that finds them; "" if they do not
+    similar: list[list[str]]  # labels that are probably one: variants of a name, and typing errors
+    inseparable: list[list[str]]  # pairs of labels that always occur together
+    notes: list[str]  # what the reader assumed
 
     @property
     def problems(self) -> list[str]:
@@ -89,10 +102,7 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        content = asdict(self) | {"problems": self.problems}
-        if self.broken is not None:
-            content["broken"] = [bad._asdict() for bad in self.broken]
-        return content
+        return asdict(self) | {"problems": self.problems, "broken": [bad._asdict() for bad in self.broken]}
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per label: images with it, in all and in each split, and images where it is unknown."""
@@ -109,24 +119,33 @@ class Inspection:
 
 
 def inspect(
-    data: LabelTable | str | Path, *, decode: bool = True, pairs: int = 10, progress: ShowProgress = False
+    data: LabelTable | pandas.DataFrame | str | Path,
+    *,
+    decode: bool = True,
+    pairs: int = 10,
+    progress: ShowProgress = False,
+    **reader: Any,
 ) -> Inspection:
     """Say what is in a dataset and what to fix.
 
     Args:
         data: A table, or what `open_data` takes. Missing images are then listed as broken.
-        decode: Decode every image, to find the broken ones.
+        decode: Decode every image, to find the broken ones; otherwise only the missing ones are.
         pairs: How many pairs of labels to list that occur together, or avoid each other.
         progress: Whether to show it, or a callback.
+        **reader: Options of the data's reader, e.g. `image_column="Id"`.
 
-    >>> inspect(LabelTable.from_lists(["a.jpg", "b.jpg"], [["cat"], []], source="photos"), decode=False).problems[0]
+    >>> inspect(LabelTable.from_lists(["a.jpg", "b.jpg"], [["cat"], []], source="photos"), decode=False).problems[1]
     '1 label has fewer than 10 images (cat). Collect more, merge or drop.'
     """
-    table = as_table(data, check_files="no")
+    if not isinstance(data, LabelTable) and (is_frame(data) or "check_files" not in parse_source(data).options):
+        reader = {"check_files": "no", **reader}
+    table = as_table(data, **reader)
     positives, unknown = table.positives_per_label(), table.unknown_per_label()
     per_split = {split: table.select(split).positives_per_label() for split in table.split_names}
     counts = table.labels_per_image()  # [M]
-    together, apart = _pairs(table, positives, pairs)
+    together, apart, inseparable = _pairs(table, positives, pairs)
+    broken = _bad_images(table, progress) if decode else _missing_images(table)
     some = positives[positives > 0]
     return Inspection(
         source=table.source,
@@ -152,8 +171,32 @@ def inspect(
             )
             for rows in duplicate_groups(table.images, progress)
         ],
-        broken=_bad_images(table, progress) if decode else None,
+        broken=broken,
+        decoded=decode,
+        missing_fix=_missing_fix(data, reader, table, [bad.path for bad in broken if bad.is_missing]),
+        similar=label_variants(table) + _typing_errors(dict(zip(table.labels, positives.tolist(), strict=True))),
+        inseparable=inseparable,
+        notes=list(table.notes),
     )
+
+
+def _missing_images(table: LabelTable) -> list[BadImage]:
+    there = (os.path.exists(image) for image in table.images)
+    return [BadImage.missing(row, table.images[row]) for row, found in enumerate(there) if not found]
+
+
+def _missing_fix(data: Any, reader: dict[str, Any], table: LabelTable, missing: list[str]) -> str:
+    """Where the images lie that are not where the table says, with an option that was tried."""
+    folder = folder_of_missing(missing, table.source) if missing else None
+    if folder is None:
+        return ""
+    lie = f"Images of that name lie in {folder}"
+    for option in () if isinstance(data, LabelTable) else ("root", "images_folder"):
+        with suppress(LabelwiseError):
+            again = as_table(data, **{**reader, option: folder})
+            if len(_missing_images(again)) < len(missing):
+                return f"{lie}: read it with {option}={folder}" + (f" (--root {folder})." if option == "root" else ".")
+    return f"{lie}."
 
 
 def _bad_images(table: LabelTable, progress: ShowProgress) -> list[BadImage]:
@@ -164,7 +207,7 @@ def _bad_images(table: LabelTable, progress: ShowProgress) -> list[BadImage]:
 
 
 def _problems(report: Inspection) -> Iterator[str]:
-    labels, bad = report.labels, report.broken or []
+    labels, bad = report.labels, report.broken
     missing, undecodable = [one for one in bad if one.is_missing], [one for one in bad if not one.is_missing]
     across = [group for group in report.duplicates if len(set(group.splits)) > 1]
     conflicts = [group for group in report.duplicates if group.conflict]
@@ -175,7 +218,8 @@ def _problems(report: Inspection) -> Iterator[str]:
         yield "There are no labels: every image has an empty list."
     if missing:
         found = counted(len(missing), "image is", "images are")
-        yield f"{found} missing, the first: {missing[0].path}. Fetch what is missing, or correct the paths."
+        fix = report.missing_fix or "Fetch what is missing, or correct the paths."
+        yield f"{found} missing, the first: {missing[0].path}. {fix}"
     if undecodable:
         found, first = counted(len(undecodable), "image", "images"), undecodable[0]
         yield (
@@ -200,6 +244,17 @@ def _problems(report: Inspection) -> Iterator[str]:
     if rare:
         found = counted(len(rare), "label has", "labels have")
         yield f"{found} fewer than {FEW} images ({shortened(rare)}). Collect more, merge or drop."
+    if report.similar:
+        shown = shortened([" and ".join(map(repr, group)) for group in report.similar])
+        found = counted(len(report.similar), "group of labels has", "groups of labels have")
+        yield (
+            f"{found} almost the same name: {shown}. Correct the names; merge_variants=yes joins those that differ in "
+            "case or spacing."
+        )
+    if report.inseparable:
+        shown = shortened([" and ".join(map(repr, pair)) for pair in report.inseparable])
+        found = counted(len(report.inseparable), "pair of labels always occurs", "pairs of labels always occur")
+        yield f"{found} together: {shown}. Nothing tells them apart: join them, or add images with one of them."
     for split in filter(None, report.splits):
         unseen = [count.label for count in labels if count.present and not count.per_split[split]]
         if unseen:
@@ -215,11 +270,12 @@ def _problems(report: Inspection) -> Iterator[str]:
 # ---- co-occurrence
 
 
-def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pair], list[Pair]]:
+def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pair], list[Pair], list[list[str]]]:
+    """The pairs that occur together most and least often, and those that always do."""
     columns = np.sort(np.argsort(-positives, kind="stable")[:_PAIRED_LABELS])
     columns = columns[positives[columns] > 0]
     if len(columns) < 2:
-        return [], []
+        return [], [], []
     counts = np.zeros((len(columns), len(columns)))
     for start in range(0, len(table), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(table)))
@@ -244,4 +300,33 @@ def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pa
     surprise = (seen - expected) / np.sqrt(expected)
     together = [pair(index) for index in np.argsort(-surprise, kind="stable")[:most].tolist() if surprise[index] > 0]
     apart = [pair(index) for index in np.argsort(surprise, kind="stable")[:most].tolist() if surprise[index] < 0]
-    return together, apart
+    always = np.flatnonzero((seen >= _ALWAYS) & (seen == counts.diagonal()[a]) & (seen == counts.diagonal()[b]))
+    return together, apart, [[pair(index).a, pair(index).b] for index in always.tolist()]
+
+
+# ---- names
+
+
+def _typing_errors(images: dict[str, int]) -> list[list[str]]:
+    """Pairs of names that differ in one character, of which one is rare: the frequent name first.
+
+    >>> _typing_errors({"giraffe": 90, "girafe": 1, "label1": 99, "label2": 1, "horse": 80, "house": 70})
+    [['giraffe', 'girafe']]
+    """
+    if len(images) > _COMPARED_NAMES:
+        return []
+    near: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], None] = {}  # an ordered set
+    for name in images:
+        if len(name) < _SHORTEST_NAME:
+            continue
+        # Two names are one character apart if they are equal without one of theirs.
+        for key in {name, *(name[:place] + name[place + 1 :] for place in range(len(name)))}:
+            for other in near.setdefault(key, []):
+                frequent, rare = sorted((name, other), key=lambda each: -images[each])
+                few = images[rare] <= max(1, images[frequent] // 20)
+                numbered = re.sub(r"\d", "", rare) == re.sub(r"\d", "", frequent)
+                if few and not numbered and variant_key(rare) != variant_key(frequent):
+                    found[frequent, rare] = None
+            near[key].append(name)
+    return [list(pair) for pair in found]

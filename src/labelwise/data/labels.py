@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 
+import numpy as np
 from pydantic import BeforeValidator
 
-from labelwise.core.errors import LabelwiseError, counted, unknown_name
+from labelwise.core.arrays import row_pointers
+from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.data.readers.base import read_lines
 from labelwise.data.table import LabelTable
 
@@ -93,6 +98,67 @@ def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool
             options={"ignore_extra_labels": True},
         )
     return table.with_labels(labels, missing="absent" if table.single_label else "unknown")
+
+
+def variant_key(name: str) -> str:
+    """The same for names that differ only in case, spacing, hyphens or the coding of accents.
+
+    >>> variant_key("Traffic_Light") == variant_key("traffic  light"), variant_key("cat") == variant_key("cats")
+    (True, False)
+    """
+    return re.sub(r"[\s_-]+", " ", normalize("NFKC", name).casefold()).strip()
+
+
+def label_variants(table: LabelTable) -> list[list[str]]:
+    """Groups of labels that are probably one, the most frequent name first."""
+    groups: dict[str, list[int]] = {}
+    for column, name in enumerate(table.labels):
+        groups.setdefault(variant_key(name), []).append(column)
+    several = [columns for columns in groups.values() if len(columns) > 1]
+    if not several:
+        return []
+    images = table.positives_per_label()
+    return [[table.labels[column] for column in sorted(columns, key=lambda c: -images[c])] for columns in several]
+
+
+def variant_note(table: LabelTable) -> str:
+    groups = label_variants(table)
+    if not groups:
+        return ""
+    shown = shortened([" and ".join(map(repr, group)) for group in groups], 3)
+    return f"{table.source}: different labels with almost the same name: {shown}; join them with merge_variants=yes"
+
+
+def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTable:
+    """The table with one label for each group of variants, under the preferred or else the most frequent name.
+
+    >>> table = LabelTable.from_lists(["a.jpg", "b.jpg", "c.jpg"], [["cat"], ["Cat", "dog"], ["cat"]])
+    >>> merged = merged_variants(table)
+    >>> merged.labels, merged.targets().tolist()
+    (('cat', 'dog'), [[1, 0], [1, 1], [1, 0]])
+    """
+    wanted = {variant_key(name): name for name in preferred}
+    name_of = {name: group[0] for group in label_variants(table) for name in group}
+    names = [wanted.get(variant_key(name), name_of.get(name, name)) for name in table.labels]
+    column_of = {name: column for column, name in enumerate(dict.fromkeys(names))}
+    new_column = np.array([column_of[name] for name in names], np.int64)
+    rows = np.repeat(np.arange(len(table)), np.diff(table.indptr))
+    order = np.lexsort(
+        (table.values, new_column[table.columns], rows)
+    )  # of several values of a label, the largest last
+    place = np.stack([rows, new_column[table.columns]])[:, order]  # [2, nnz]
+    last = np.append((np.diff(place) != 0).any(axis=0), True)[: len(order)]
+    return replace(
+        table,
+        labels=tuple(column_of),
+        indptr=row_pointers(np.bincount(place[0, last], minlength=len(table))),
+        columns=place[1, last],
+        values=table.values[order][last],
+        label_sets={
+            key: tuple(dict.fromkeys(name_of.get(name, name) for name in known))
+            for key, known in table.label_sets.items()
+        },
+    )
 
 
 def labels_not_in(these: Sequence[str], names: Sequence[str]) -> list[str]:

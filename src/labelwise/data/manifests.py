@@ -104,11 +104,11 @@ def _rows(table: LabelTable, folder: Path, columns: bool, as_text: bool) -> Iter
 
 def is_plain_name(label: str) -> bool:
     """Whether a label can stand in a cell like `a|b`. Otherwise the cell is a JSON list: `["=a"]` is not a formula."""
-    return "|" not in label and not label.startswith("[") and not is_formula(label)
+    return not set(label) & set("|;,") and not label.startswith(("[", "{", "(")) and not is_formula(label)
 
 
 def _names_are_plain(table: LabelTable) -> bool:
-    """Whether `a|b` cannot be misread: no name holds the separator, and it occurs (or `hot dog` might be split)."""
+    """Whether `a|b` cannot be misread: no name holds a separator, and it occurs (or `hot dog` might be split)."""
     if not all(map(is_plain_name, table.labels)):
         return False
     return any(len(names) > 1 for row in range(len(table)) for names in row_names(table, row))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING, Any, TypeGuard
+from urllib.parse import parse_qsl, quote, urlencode
 
-from labelwise.core.errors import LabelwiseError
-from labelwise.data.readers.base import Format, check_files, find_format, list_formats, parse_options
+from labelwise.core.errors import LabelwiseError, tell, unknown_name
+from labelwise.data.labels import labels_not_in, merged_variants, variant_note
+from labelwise.data.readers.base import Format, ReaderOptions, check_files, find_format, list_formats, parse_options
+from labelwise.data.readers.manifest import ManifestOptions, read_frame
 from labelwise.data.table import LabelTable
+
+if TYPE_CHECKING:
+    import pandas
 
 STREAMED_FORMATS = ("webdataset", "hf")
 
@@ -54,6 +60,26 @@ def parse_source(data: str | Path) -> DataSource:
     return DataSource(format_name, os.path.expanduser(text), options)
 
 
+def with_options(data: str | Path, options: Mapping[str, Any]) -> str:
+    """The data argument with more options in it, for a recipe that reads the same table again.
+
+    >>> with_options("csv:photos.csv?separator=|", {"image_column": "file name", "root": None})
+    'csv:photos.csv?separator=|&image_column=file%20name'
+    """
+    given = {name: _as_text(value) for name, value in options.items() if value is not None}
+    if not given:
+        return str(data)
+    source = parse_source(data)
+    query = urlencode({**source.options, **given}, quote_via=quote, safe="|/,:;")
+    return f"{source.format}:{source.path}?{query}" if source.format else f"{source.path}?{query}"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def is_streamed(data: str | Path) -> bool:
     """Whether the argument names shards that `labelwise.loading.stream.open_stream` reads, not a table.
 
@@ -64,17 +90,21 @@ def is_streamed(data: str | Path) -> bool:
     return source.format in STREAMED_FORMATS or (source.format is None and source.path.endswith(".tar"))
 
 
-def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **options: Any) -> LabelTable:
+def open_data(
+    data: str | Path | pandas.DataFrame, *, labels: Sequence[str] | None = None, **options: Any
+) -> LabelTable:
     """Read a dataset in any known format.
 
     Args:
-        data: A path, whose format is recognised, or `format:path`, e.g. `photos.csv` or `voc:/data/VOCdevkit`.
+        data: A path, whose format is recognised, or `format:path`, e.g. `photos.csv` or `voc:/data/VOCdevkit`; or a
+            pandas DataFrame with the columns of a manifest.
         labels: Fixes the columns: a subset or another order of the dataset's labels, or, for a manifest, the complete
             list of names it may use.
         options: The reader's own; they may also stand in the string: `voc:/data?year=2012`.
 
     Returns:
-        The images with their labels and splits. Images are not read yet.
+        The images with their labels and splits. Images are not read yet. What the reader had to assume is in its
+        `notes`.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -83,6 +113,31 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     >>> table.labels, table.split_names
     (('cat', 'dog'), ('train', 'test'))
     """
+    given: ReaderOptions
+    if is_frame(data):
+        given = frame_options = parse_options(ManifestOptions, options, "DataFrame")
+        table = read_frame(data, frame_options, None if given.merge_variants else labels)
+        fix = "Paths are relative to the current folder, or to root=; check_files=drop leaves such rows out."
+    else:
+        table, given, fix = _read(data, labels, options)
+    table = check_files(table, given, fix)
+    if given.merge_variants:
+        table = merged_variants(table, labels or ())
+        if labels is not None and isinstance(given, ManifestOptions) and (other := labels_not_in(labels, table.labels)):
+            raise unknown_name("label", other[0], labels, table.source)
+    elif note := variant_note(table):
+        table = replace(table, notes=(*table.notes, note))
+    if labels is not None and table.labels != tuple(labels):
+        table = table.with_labels(labels)
+    for note in table.notes:
+        tell(note)
+    return table
+
+
+def _read(
+    data: str | Path, labels: Sequence[str] | None, options: Mapping[str, Any]
+) -> tuple[LabelTable, ReaderOptions, str]:
+    """The table, its reader's options, and what to do about images that are not there."""
     source = parse_source(data)
     if is_streamed(data):
         raise LabelwiseError(
@@ -94,26 +149,29 @@ def open_data(data: str | Path, *, labels: Sequence[str] | None = None, **option
     format = find_format(source.format) if source.format else _recognise(path)
     given = parse_options(format.options, {**source.options, **options}, f"format {format.name!r}")
     try:
-        table = format.read(path, given, labels)
+        table = format.read(path, given, None if given.merge_variants else labels)
     except FileNotFoundError as error:
         raise LabelwiseError(f"{error.filename or error} is missing") from None
     except (OSError, UnicodeDecodeError) as error:  # a folder where a file is needed, no permission, not text, ...
         raise LabelwiseError(f"cannot read {path} as {format.name}: {error}") from None
-    table = replace(table, source=table.source or source.path)
     if len(table) == 0:
         raise LabelwiseError(f"{data} holds no images ({format.name} format: {format.looks_like})")
-    table = check_files(table, given.check_files, format.missing_image_fix)
-    if labels is not None and table.labels != tuple(labels):
-        table = table.with_labels(labels)
-    return table
+    return replace(table, source=table.source or source.path), given, format.missing_image_fix
 
 
-def as_table(data: LabelTable | str | Path, **options: Any) -> LabelTable:
-    """A table as it is; a path or `format:path` through `open_data`. Options in the string win over `options`."""
-    if isinstance(data, LabelTable):
-        return data
-    given = parse_source(data).options
-    return open_data(data, **{name: value for name, value in options.items() if name not in given})
+def is_frame(data: object) -> TypeGuard[pandas.DataFrame]:
+    """Whether it is a pandas DataFrame; if pandas was never imported, nothing is."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def as_table(data: LabelTable | pandas.DataFrame | str | Path, **options: Any) -> LabelTable:
+    """A table as it is; anything else through `open_data`."""
+    if not isinstance(data, LabelTable):
+        return open_data(data, **options)
+    if options:
+        raise LabelwiseError(f"{next(iter(options))} is for a reader, and this table has been read; leave it out")
+    return data
 
 
 def _recognise(path: Path) -> Format:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from labelwise.data.manifests import lost_label_notes
 from labelwise.data.readers.manifest import is_usual_split
 from labelwise.data.sources import as_table
 from labelwise.data.table import PRESENT, LabelTable, canonical_split
+
+if TYPE_CHECKING:
+    import pandas
 
 DEFAULT_FRACTIONS = {"train": 0.8, "val": 0.1, "test": 0.1}
 
@@ -38,13 +42,14 @@ def parse_fractions(text: str) -> dict[str, float]:
 
 
 def split(
-    data: LabelTable | str | Path,
+    data: LabelTable | pandas.DataFrame | str | Path,
     fractions: Mapping[str, float] | str = DEFAULT_FRACTIONS,
     *,
     seed: int = 0,
     force: bool = False,
     duplicates: Sequence[Sequence[int]] | None = None,
     progress: ShowProgress = False,
+    **reader: Any,
 ) -> LabelTable:
     """Give every image a split, so that each split gets its fraction of the images of every label.
 
@@ -55,12 +60,13 @@ def split(
         force: Replace the splits that images have already; without it they are kept and only the others are divided.
         duplicates: Groups of rows with the same content, which stay together. Default: found by reading the files.
         progress: Whether to show it, or a callback.
+        **reader: Options of the data's reader, e.g. `image_column="Id"`.
 
     >>> table = LabelTable.from_lists([f"{n}.jpg" for n in range(10)], [["cat"], ["dog"]] * 5)
     >>> split(table, {"train": 0.6, "test": 0.4})
     <LabelTable: 10 images, 2 labels; train 6, test 4>
     """
-    table = as_table(data)
+    table = as_table(data, **reader)
     if isinstance(fractions, str):
         fractions = parse_fractions(fractions)
     _check(fractions)

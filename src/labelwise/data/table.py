@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from labelwise.core.arrays import Columns, Ints, Mask, Targets, row_pointers
-from labelwise.core.errors import LabelwiseError, counted, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, tell, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.strings import CodedStrings, PackedStrings
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PRESENT, ABSENT, UNKNOWN = 1, 0, -1
 VALUES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 
+_DIGITS = re.compile(r"([0-9]+)")
 _ROWS_SHOWN = 10  # in a notebook
 _SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
 
@@ -34,6 +36,19 @@ def canonical_split(name: str) -> str:
     """
     plain = name.strip().lower()
     return _SPLIT_ALIASES.get(plain, plain)
+
+
+def natural_key(name: str) -> tuple[list[Any], str]:
+    """Sorts names as people do: numbers by their value.
+
+    >>> sorted(["label10", "label2", "label1b", "Label1"], key=natural_key)
+    ['Label1', 'label1b', 'label2', 'label10']
+    """
+    parts: list[Any] = _DIGITS.split(name)  # words and numbers in turns
+    for place in range(1, len(parts), 2):
+        digits = parts[place].lstrip("0")
+        parts[place] = len(digits), digits  # not int(): Python converts no more than some thousands of digits
+    return parts, name
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +71,7 @@ class LabelTable:
         single_label: Whether each image has exactly one label (ImageFolder, ImageNet).
         label_sets: Named sets of labels, e.g. "seen" and "unseen" (zero-shot).
         lines: [M]; the line of each image in the file it was read from, if any.
+        notes: What its reader assumed, one line each.
 
     >>> table = LabelTable.from_lists(["a.jpg", "b.jpg"], [["dog", "cat"], []], splits=["train", "test"])
     >>> table.labels, table.target(0).tolist(), table.select("test").images[0]
@@ -73,6 +89,7 @@ class LabelTable:
     single_label: bool = False
     label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lines: Ints | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("columns", np.int32), ("values", np.int8)):
@@ -206,6 +223,13 @@ class LabelTable:
         """As `select`; `all` is every image, unless a split is called so."""
         return self if split == "all" and "all" not in self.split_names else self.select(split)
 
+    def chosen_split(self, split: str | None) -> str:
+        """The split to measure on: the given one, else `test`, else `all`, which is told."""
+        if split is not None or self.split_names != ("",):
+            return split or "test"
+        tell(f"{self.source or 'the table'} has no splits: all {counted(len(self), 'image')} are used")
+        return "all"
+
     def with_splits(self, splits: Sequence[str]) -> Self:
         """The same images with other split names, one per image."""
         return replace(self, splits=_coded(splits))
@@ -280,7 +304,7 @@ class LabelTable:
         lists = [(unknown, UNKNOWN), (absent, ABSENT), (present, PRESENT)]
         given = [(names, value) for names, value in lists if names is not None]
         if labels is None:
-            labels = sorted({name for names, _ in given for row in names for name in row})
+            labels = sorted({name for names, _ in given for row in names for name in row}, key=natural_key)
         column_of = {name: column for column, name in enumerate(labels)}
 
         def rows() -> Iterator[dict[int, int]]:

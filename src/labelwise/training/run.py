@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import lock
 from labelwise.core.tables import html_table, to_frame
-from labelwise.data.sources import open_data
+from labelwise.data.sources import as_table, open_data
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
@@ -121,9 +121,9 @@ class Run(os.PathLike[str]):
 
     def evaluate(
         self,
-        data: str | Path | LabelTable | None = None,
+        data: str | Path | LabelTable | pandas.DataFrame | None = None,
         *,
-        split: str = "test",
+        split: str | None = None,
         bootstrap: int = 1000,
         ignore_extra_labels: bool = False,
         **inference: Unpack[InferenceOptions],
@@ -131,8 +131,9 @@ class Run(os.PathLike[str]):
         """Measure the model on a split of `data`.
 
         Args:
-            data: A path, `format:path` or a table; by default the data that the run was trained on.
-            split: The images to measure on: a split, several (`train+val`), or `all`.
+            data: A path, `format:path`, a DataFrame or a table; by default the data that the run was trained on.
+            split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
+                table without splits.
             bootstrap: Samples for the confidence intervals; 0 for none.
             ignore_extra_labels: Leave out labels of the data that the model does not have.
             **inference: Options of `labelwise.evaluation.predict_logits`, such as `batch_size`.
@@ -142,7 +143,9 @@ class Run(os.PathLike[str]):
             raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
         from labelwise.evaluation.evaluate import evaluate
 
-        table = self.with_splits(source if isinstance(source, LabelTable) else open_data(source)).part(split)
+        whole = self.with_splits(as_table(source))
+        split = whole.chosen_split(split)
+        table = whole.part(split)
         model = self.model()
         found = evaluate(model, table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
         test_time = {"flip": inference.get("flip", False), "scales": list(inference.get("scales", (1.0,)))}

@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, one_line, unknown_name
 from labelwise.core.plugins import import_plugins, same_origin
+from labelwise.data.readers.finding import folder_of_missing
 from labelwise.data.table import LabelTable
 
 AnyOptions = TypeVar("AnyOptions", bound=Config)
@@ -37,11 +38,14 @@ class ReaderOptions(Config):
 
     Args:
         check_files: Images that are not on disk are an error, are dropped, or are not looked for ("no").
+        merge_variants: Join labels whose names differ only in case, spacing, hyphens or the coding of accents
+            (`Person`, `person`) under the most frequent name.
     """
 
     check_files: Annotated[
         Literal["error", "drop", "no"], BeforeValidator(lambda v: _FILE_CHECKS.get(v, v) if v.__hash__ else v)
     ] = "error"
+    merge_variants: bool = False
 
 
 def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str) -> AnyOptions:
@@ -49,7 +53,7 @@ def parse_options(kind: type[AnyOptions], values: Mapping[str, Any], where: str)
     for name in values:
         if name not in kind.model_fields:
             raise unknown_name("option", name, kind.model_fields, where)
-    return kind.parse(values, where)
+    return kind.parse({key: os.fspath(v) if isinstance(v, os.PathLike) else v for key, v in values.items()}, where)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,9 @@ def list_formats() -> list[Format]:
     return sorted(dict.fromkeys(_FORMATS.values()), key=lambda format: -format.priority)
 
 
-def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: str) -> LabelTable:
-    """Look for every image on disk, and do with the missing ones as `mode` says."""
+def check_files(table: LabelTable, options: ReaderOptions, fix: str) -> LabelTable:
+    """Look for every image on disk, and do with the missing ones as the options say."""
+    mode = options.check_files
     if mode == "no":
         return table
     there = np.fromiter((os.path.isfile(image) for image in table.images), bool, len(table))
@@ -157,7 +162,17 @@ def check_files(table: LabelTable, mode: Literal["error", "drop", "no"], fix: st
     row = int(np.argmin(there))
     gone = int(np.count_nonzero(~there))
     more = f" (nor {'does' if gone == 2 else 'do'} {gone - 1} more of {len(table)})" if gone > 1 else ""
-    raise LabelwiseError(f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}")
+    missing = [table.images[number] for number in np.flatnonzero(~there).tolist()]
+    problem = f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. "
+    folder = folder_of_missing(missing, table.source)
+    if folder is None:
+        raise LabelwiseError(problem + fix)
+    found = f"Images of that name lie in {folder}"
+    if "root" not in type(options).model_fields:
+        raise LabelwiseError(f"{problem}{found}. {fix}")
+    raise LabelwiseError(
+        f"{problem}{found}; say so, or leave such rows out with check_files=drop", options={"root": folder}
+    )
 
 
 def unique_names(names: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
@@ -182,10 +197,20 @@ def choose_year(data: str, years: Sequence[str], given: str | None) -> str:
 
 
 def read_json(path: Path) -> Any:
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """The content of a JSON text, whatever it is: too deep, numbers of thousands of digits, not UTF-8."""
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:  # of the JSON or of the encoding
-        raise LabelwiseError(f"{path} is not readable JSON: {error}") from None
+        return json.loads(text)
+    except RecursionError:
+        reason = "nested too deeply"
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
+    except ValueError as error:  # of the encoding, or a number of more digits than Python converts
+        reason = one_line(error).partition(";")[0]
+    raise LabelwiseError(f"{where}: not JSON ({reason})")
 
 
 def read_lines(path: Path) -> list[str]:

@@ -1,10 +1,11 @@
-"""COCO instances JSON: a folder in the 2014 or 2017 layout, or one file."""
+"""COCO instances JSON: a folder in the 2014 or 2017 layout, Roboflow's or fiftyone's, or one file."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 from labelwise.core.arrays import Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import ReaderOptions, choose_year, read_json, register_format
+from labelwise.data.readers.exports import is_export
 from labelwise.data.readers.manifest import is_usual_split
 from labelwise.data.table import ABSENT, PRESENT, VALUES, LabelTable, canonical_split
 
@@ -36,6 +38,9 @@ COCO_LABELS = (  # in the order of their ids, which is that of published models'
 # fmt: on
 
 
+_ROBOFLOW = "_annotations.coco.json"
+
+
 class CocoOptions(ReaderOptions):
     """Options of the format `coco`.
 
@@ -55,16 +60,23 @@ class CocoOptions(ReaderOptions):
 
 
 def _recognise(path: Path) -> bool:
-    if path.is_dir():
-        return next((path / "annotations").glob("instances_*.json"), None) is not None
-    return path.suffix.lower() == ".json"
+    return bool(_files_in(path)) if path.is_dir() else path.suffix.lower() == ".json"
+
+
+def _files_in(root: Path) -> list[Path]:
+    """The annotation files of a folder as COCO, Roboflow (one per split, or one) or fiftyone lay it out."""
+    for pattern in ("annotations/instances_*.json", f"*/{_ROBOFLOW}", _ROBOFLOW):
+        if files := sorted(root.glob(pattern)):
+            return files
+    fiftyone = root / "labels.json"
+    return [fiftyone] if (root / "data").is_dir() and fiftyone.is_file() and not is_export(fiftyone) else []
 
 
 @register_format(
     "coco",
     options=CocoOptions,
     recognise=_recognise,
-    looks_like="annotations/instances_*.json, or such a .json file",
+    looks_like=f"annotations/instances_*.json, train/{_ROBOFLOW}, or such a .json file",
     missing_image_fix="Give the images' folder with images_folder=, or leave such images out with check_files=drop.",
 )
 def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) -> LabelTable:
@@ -73,8 +85,11 @@ def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) ->
     images: list[str] = []
     splits: list[str] = []
     targets: list[Targets] = []
-    for file in files:
-        content = _load(file)
+    listed = 0
+    contents = {file: _load(file) for file in files}
+    _drop_roots(list(contents.values()))
+    for file, content in contents.items():
+        listed += len(content["images"])
         in_order = sorted(content["categories"], key=lambda entry: (isinstance(entry["id"], str), entry["id"]))
         found = {entry["id"]: entry["name"] for entry in in_order}
         if len(set(found.values())) < len(content["categories"]):
@@ -89,14 +104,31 @@ def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) ->
         targets.append(values)
     if not images:
         raise LabelwiseError(f"no image of {path} has an annotation; take them as images without a label: empty=keep")
-    return LabelTable.from_dense(images, np.concatenate(targets), list(categories.values()), splits=splits)
+    table = LabelTable.from_dense(images, np.concatenate(targets), list(categories.values()), splits=splits)
+    if len(images) == listed:
+        return table
+    left_out = f"{listed - len(images):,} of {listed:,} images have no annotation and are left out"
+    return replace(table, notes=(f"{path}: {left_out}; empty=keep takes them as images without a label",))
+
+
+def _drop_roots(contents: Sequence[dict[str, Any]]) -> None:
+    """Roboflow lists the project itself as a category, above all others; no image can have it."""
+    categories = contents[0]["categories"]
+    used = {annotation["category_id"] for content in contents for annotation in content["annotations"]}
+    above = {entry.get("supercategory") for entry in categories}
+    for entry in categories:
+        if entry.get("supercategory") == "none" and entry["name"] in above and entry["id"] not in used:
+            for content in contents:
+                content["categories"] = [other for other in content["categories"] if other["name"] != entry["name"]]
 
 
 def _files_of_year(root: Path, year: str | None) -> list[Path]:
-    files = sorted((root / "annotations").glob("instances_*.json"))
+    files = _files_in(root)
     years = sorted({match[1] for file in files if (match := re.search(r"(\d{4})$", file.stem))})
     if not files:
-        raise LabelwiseError(f"{root} is not a COCO folder: looked for annotations/instances_*.json in it")
+        raise LabelwiseError(
+            f"{root} is not a COCO folder: looked for annotations/instances_*.json and */{_ROBOFLOW} in it"
+        )
     chosen = choose_year(f"coco:{root}", years, year)
     return [file for file in files if file.stem.endswith(chosen)]
 
@@ -147,7 +179,8 @@ def _images_folder(file: Path, names: list[str], given: str | None) -> str:
     root = file.parent.parent if file.parent.name == "annotations" else file.parent
     part = file.stem.removeprefix("instances_")  # train2017
     split = re.sub(r"\d{4}$", "", part)
-    folders = [root / part, root / "images" / part, root / split, root / "images" / split, root / "images", root]
+    folders = [root / part, root / "images" / part, root / split, root / "images" / split, root / "images"]
+    folders += [root / "data", root]
     # If none does, the first: it is checked with all the others, which says what is missing.
     return str(next((folder for folder in folders if names and (folder / names[0]).exists()), folders[0]))
 
@@ -157,9 +190,12 @@ def split_of_file(file: Path) -> str:
 
     >>> [split_of_file(Path(f"{name}.json")) for name in ("instances_val2017", "instances_test2", "my-train", "latest")]
     ['val', 'test2', 'train', '']
-    >>> split_of_file(Path("train_annotations.json"))
-    ''
+    >>> split_of_file(Path("train_annotations.json")), split_of_file(Path("valid/_annotations.coco.json"))
+    ('', 'val')
     """
+    if file.name == _ROBOFLOW:
+        split = canonical_split(file.parent.name)
+        return split if is_usual_split(split) and not split.isdecimal() else ""
     stem = re.sub(r"(?<=[a-z])\d{4}$", "", file.stem.lower())
     part = stem.removeprefix("instances_")
     if part != stem and is_usual_split(canonical_split(part)) and not part.isdecimal():

@@ -9,7 +9,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.decode import images_below
 from labelwise.data.images import is_image
 from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format, unique_names
-from labelwise.data.table import PRESENT, LabelTable, canonical_split
+from labelwise.data.table import PRESENT, LabelTable, canonical_split, natural_key
 
 _SPLITS = {"train", "val", "test"}
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
@@ -44,7 +44,7 @@ def _recognise(path: Path) -> bool:
 )
 def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[str] | None) -> LabelTable:
     split_folders = _split_folders(path) or {"": path}
-    classes = sorted({folder.name for root in split_folders.values() for folder in _folders(root)})
+    classes = sorted({folder.name for root in split_folders.values() for folder in _folders(root)}, key=natural_key)
     column_of = {name: column for column, name in enumerate(classes)}
     images: list[str] = []
     splits: list[str] = []

@@ -1,4 +1,5 @@
-"""A list of images and labels: CSV, TSV, JSONL or Parquet. Columns are found by name or given."""
+"""A list of images and labels: CSV, TSV, JSON, JSONL, Parquet or a DataFrame. Columns are found by name, by content, or
+given."""
 
 from __future__ import annotations
 
@@ -7,37 +8,49 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, shortened, unknown_name
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
-from labelwise.data.readers.records import (
-    PREDICTION_COLUMNS,
-    Records,
+from labelwise.data.readers.cells import (
+    Entries,
+    cell_value,
     entries_of_columns,
     entries_of_names,
-    read_records,
+    is_structured,
+    separator_of,
 )
+from labelwise.data.readers.exports import is_export
+from labelwise.data.readers.finding import ImageFinder
+from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, frame_records, read_records
 from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
+
+if TYPE_CHECKING:
+    import pandas
 
 # Column names that are recognised, in order of preference; case, blanks and hyphens do not matter.
 IMAGE_COLUMNS = ("image", "image_path", "img", "img_path", "image_file", "filepath", "file_path", "path", "file",
                  "filename", "file_name", "image_name")  # fmt: skip
 LABEL_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
+# Names of label columns that may as well be labels: only if they hold something else than 1 and 0.
+_LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
 SPLIT_COLUMNS = ("split", "split_name", "set", "subset", "fold", "partition")
 UNKNOWN_COLUMNS = ("unknown", "unknown_labels")
 MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
 KIND_OF_SUFFIX = {f".{kind}": kind for kind in MANIFEST_KINDS} | {".tab": "tsv", ".ndjson": "jsonl"}
+_SEPARATOR_NAMES = {None: "white space", "": "no separator"}
 
 
 class ManifestOptions(ReaderOptions):
-    """Options of the formats `csv`, `tsv`, `jsonl`, `parquet` and `manifest`.
+    """Options of the formats `csv`, `tsv`, `json`, `jsonl`, `parquet` and `manifest`, and of DataFrames.
 
     Args:
-        image_column: The column of image paths. Default: found by its name, as all columns are.
+        image_column: The column of image paths. Default: found by its name, or by its content: names of files in the
+            table's folder or below it, with or without their ending.
         label_column: The column that lists the names of an image's labels.
         label_columns: One column per label, with 1, 0 or -1. Default without a label column: all other columns.
         ignore_columns: Columns that are not labels, where every other column is one.
@@ -49,6 +62,8 @@ class ManifestOptions(ReaderOptions):
         root: What image paths are relative to. Default: the manifest's folder.
         splits: The only split names allowed. Default: train, val, test and folds.
         duplicates: An image on several rows that say different things is an error, or the rows are merged.
+        bad_rows: Rows of a CSV with wrong quotes in a column that is needed, or too many fields, are an error, or left
+            out ("skip").
     """
 
     image_column: str | None = None
@@ -63,53 +78,90 @@ class ManifestOptions(ReaderOptions):
     root: str | None = None
     splits: Names | None = None
     duplicates: Literal["error", "merge"] = "error"
+    bad_rows: Literal["error", "skip"] = "error"
 
 
 def read_manifest(
     path: Path, options: ManifestOptions, labels: Sequence[str] | None, kind: str | None = None
 ) -> LabelTable:
     """Without `labels`: the names that occur, sorted, or the columns' order where there is one column per label."""
-    kind = kind or KIND_OF_SUFFIX.get(path.suffix.lower(), "csv")
-    records = read_records(path, kind, options.delimiter, options.encoding)
-    image_column = _column(records, "image", options.image_column, IMAGE_COLUMNS)
-    if image_column is None:
-        raise LabelwiseError(
-            f"{path} has no image column: it has {', '.join(records.columns)}; rename one to 'image', or name it with "
-            "image_column="
-        )
-    split_column = _column(records, "split", options.split_column, SPLIT_COLUMNS)
-    unknown_column = _column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
-    label_column = None
-    if options.label_columns is None:
-        label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
-    if label_column:
-        # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
-        separator = "|" if records.columns == PREDICTION_COLUMNS else None
-        names, entries = entries_of_names(records, label_column, unknown_column, options.separator or separator, labels)
-    else:
-        if options.unknown_column:
-            raise LabelwiseError(
-                f"{path}: unknown_column= needs a label column; in a column per label leave cells empty"
-            )
-        for name in options.ignore_columns:
-            _column(records, "ignored", name)
-        used = {image_column, split_column, *options.ignore_columns}
-        columns = options.label_columns or [name for name in records.columns if name not in used]
-        # Where rows are merged, a 0 that is written down counts for more than an unknown.
-        names, entries = entries_of_columns(records, columns, keep_absent=options.duplicates == "merge")
+    kind = kind or KIND_OF_SUFFIX.get(path.suffix.lower(), "json" if is_export(path) else "csv")
+    records = read_records(path, kind, options.delimiter, options.encoding, options.bad_rows)
+    return _table(records, os.path.dirname(path), options, labels)
 
-    folder = os.path.dirname(path)
-    images = [image_path(cell, folder, options.root, records.at(line)) for line, cell in records.cells(image_column)]
+
+def read_frame(frame: pandas.DataFrame, options: ManifestOptions, labels: Sequence[str] | None) -> LabelTable:
+    """A DataFrame, as if it were a file in the current folder."""
+    records = frame_records(frame)
+    return replace(_table(records, "", options, labels), source=records.file)
+
+
+def _table(records: Records, folder: str, options: ManifestOptions, labels: Sequence[str] | None) -> LabelTable:
+    finder = ImageFinder(folder, options.root)
+    image_column, is_guess = _image_column(records, options.image_column, finder)
+    split_column = _column(records, "split", options.split_column, SPLIT_COLUMNS)
+    for name in options.ignore_columns:
+        _column(records, "ignored", name)
+    names, entries, guess = _labels(records, {image_column, split_column}, options, labels)
+    cells = ((records.at(line), cell) for line, cell in records.cells(image_column))
+    images, example = finder.paths(cells)
+    found = f"images from column {image_column!r}" if is_guess or example else ""
+    assumed = [f"{found} ({example})" if example else found, guess]
     splits = [""] * len(images)
     if split_column:
         splits = [split_of(cell, options.splits, records.at(line)) for line, cell in records.cells(split_column)]
-    rows = _without_repeats(map(_Row, records.lines, images, splits, entries), path, options.duplicates)
+        if len(set(splits)) > _MOST_SPLITS:
+            raise LabelwiseError(
+                f"{records.file}: column {split_column!r} names {len(set(splits))} splits; if it holds something else, "
+                "rename it, or name the right one with split_column="
+            )
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise LabelwiseError(f"{records.file}: label {name!r} holds half of a character; correct it") from None
+    rows = _without_repeats(map(_Row, records.lines, images, splits, entries), records.file, options.duplicates)
     # What is absent need not be listed any more.
     values = ({column: value for column, value in row.values.items() if value != ABSENT} for row in rows)
-    lines = np.array([row.line for row in rows], np.int64)
+    told = "; ".join(filter(None, [*assumed, *records.notes]))
     return LabelTable.from_rows(
-        [row.image for row in rows], values, names, splits=[row.split for row in rows], lines=lines
+        [row.image for row in rows],
+        values,
+        names,
+        splits=[row.split for row in rows],
+        lines=np.array([row.line for row in rows], np.int64),
+        notes=(f"{records.file}: {told}",) if told else (),
     )
+
+
+def _labels(
+    records: Records, used: set[str | None], options: ManifestOptions, labels: Sequence[str] | None
+) -> tuple[list[str], Entries, str]:
+    """The label names, the entries of each row, and in a few words what had to be assumed."""
+    unknown_column = _column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
+    others = [name for name in records.columns if name not in used and name not in options.ignore_columns]
+    label_column, guess = None, ""
+    if options.label_columns is None:
+        label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
+        if label_column is None:
+            label_column = _column_of_names(records, [name for name in others if name != unknown_column])
+            guess = f"labels from column {label_column!r}" if label_column else ""
+    if label_column is None:
+        if options.unknown_column:
+            raise LabelwiseError(
+                f"{records.file}: unknown_column= needs a label column; in a column per label leave cells empty"
+            )
+        # Where rows are merged, a 0 that is written down counts for more than an unknown.
+        keep_absent = options.duplicates == "merge"
+        return *entries_of_columns(records, options.label_columns or others, keep_absent), ""
+    # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
+    given = options.separator or ("|" if records.columns == PREDICTION_COLUMNS else None)
+    columns = filter(None, (label_column, unknown_column))
+    separator = separator_of([cell for column in columns for _, cell in records.cells(column)], given)
+    if given is None and separator not in ("|", ""):
+        between = f"labels separated by {_SEPARATOR_NAMES.get(separator, repr(separator))}"
+        guess = f"{guess}, {between.removeprefix('labels ')}" if guess else between
+    return *entries_of_names(records, label_column, unknown_column, separator, labels), guess
 
 
 # ---- rows
@@ -137,29 +189,6 @@ def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     return name
 
 
-def image_path(cell: Any, folder: str, root: str | None, where: str) -> str:
-    """The path of an image: below `root` if given, else relative to the manifest's folder.
-
-    >>> image_path("img/1.jpg", "data", None, ""), image_path("img/1.jpg", "data", "/photos", "")
-    ('data/img/1.jpg', '/photos/img/1.jpg')
-    """
-    if cell is None or cell == "" or str(cell).isspace():
-        raise LabelwiseError(f"{where}: the image column is empty")
-    if not isinstance(cell, str):
-        raise LabelwiseError(f"{where}: the image column holds a {type(cell).__name__}, not a path")
-    image = cell.strip()
-    if os.sep == "/" and "\\" in image and "/" not in image:
-        image = image.replace("\\", "/")  # written on Windows
-    if root is None:
-        return os.path.join(folder, image)
-    if os.path.isabs(image):
-        # The images moved: the longest end of the old path that exists below the new root.
-        parts = image.split("/")[1:]
-        ends = (os.path.join(root, *parts[n:]) for n in range(len(parts)))
-        return next((end for end in ends if os.path.exists(end)), os.path.join(root, parts[-1]))
-    return os.path.join(root, image)
-
-
 class _Row(NamedTuple):
     line: int
     image: str
@@ -167,7 +196,7 @@ class _Row(NamedTuple):
     values: dict[int, int]  # by column
 
 
-def _without_repeats(rows: Iterable[_Row], file: Path, duplicates: str) -> list[_Row]:
+def _without_repeats(rows: Iterable[_Row], file: str, duplicates: str) -> list[_Row]:
     """The first row of each image. The labels of later ones are joined into it if `duplicates` is merge."""
     kept: dict[str, _Row] = {}
     for row in rows:
@@ -191,6 +220,13 @@ def _without_repeats(rows: Iterable[_Row], file: Path, duplicates: str) -> list[
 
 # ---- columns
 
+_NOT_IMAGES = {*LABEL_COLUMNS, *_LIKELY_LABELS, *SPLIT_COLUMNS, *UNKNOWN_COLUMNS}
+_MOST_SPLITS = 1000
+_LOOKED_AT = 100  # cells
+_MOST_COLUMNS = 1000  # with more, there is one column per label
+_ROBOFLOW = "_classes.csv"  # one column per label
+_FIFTYONE_FILES = ("labels.json", "samples.json")
+
 
 def plain_column(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
@@ -208,6 +244,53 @@ def _column(records: Records, what: str, given: str | None, usual: Sequence[str]
     return given or find_column(records.columns, usual)
 
 
+def _image_column(records: Records, given: str | None, finder: ImageFinder) -> tuple[str, bool]:
+    """The column of image paths: the first that is called so and holds files, else any that does. If none does, the
+    first that is called so. Also whether it was recognised by its content alone."""
+    if given is not None:
+        return _column(records, "image", given) or given, False
+    plain = {plain_column(name): name for name in reversed(records.columns)}
+    named = [plain[name] for name in IMAGE_COLUMNS if name in plain]
+    for name in named:
+        if finder.share(records.values[name]) > 0:
+            return name, False
+    best, most = None, 0.5
+    for name in records.columns:
+        cells = records.values[name]
+        if plain_column(name) in _NOT_IMAGES or all(cell_value(cell) is not None for cell in cells[:_LOOKED_AT]):
+            continue
+        share = finder.share(cells)
+        # Numbers of labels may be names of files, too, but they repeat.
+        if share and (score := share * len(set(map(str, cells))) / len(cells)) > most:
+            best, most = name, score
+    if best is not None:
+        return best, True
+    if named:
+        return named[0], False
+    raise LabelwiseError(
+        f"{records.file} has no image column: it has {shortened(records.columns, 20)}, and none of them names files in "
+        f"{finder.base or 'the current folder'} or below; rename one to 'image', name it with image_column=, or say "
+        "where the images are with root="
+    )
+
+
+def _column_of_names(records: Records, others: Sequence[str]) -> str | None:
+    """The column that lists names, if no column is called so: the only one with lists or objects in its cells, else one
+    that is called likely, else the only one there is. None if there is one column per label."""
+    if len(others) > _MOST_COLUMNS:
+        return None
+    texts = [name for name in others if not all(cell_value(cell) is not None for cell in records.values[name])]
+    listed = [name for name in texts if any(map(is_structured, records.values[name][:_LOOKED_AT]))]
+    likely = [name for name in texts if plain_column(name) in _LIKELY_LABELS]
+    for candidates in (listed, likely, others):
+        if len(candidates) == 1 and candidates[0] in texts:
+            cells = records.values[candidates[0]]
+            values = sum(cell_value(cell) is not None for cell in cells)
+            # A column of 1 and 0 with a mistake in it is still that of a label.
+            return candidates[0] if values < len(cells) / 2 else None
+    return None
+
+
 # ---- formats
 
 _MISSING_IMAGE = (
@@ -217,36 +300,60 @@ _MISSING_IMAGE = (
 
 
 def _is_kind(kind: str, path: Path) -> bool:
-    return path.is_file() and KIND_OF_SUFFIX.get(path.suffix.lower()) == kind
+    return is_export(path) if kind == "json" else path.is_file() and KIND_OF_SUFFIX.get(path.suffix.lower()) == kind
 
 
-for _kind in MANIFEST_KINDS:
+for _kind in (*MANIFEST_KINDS, "json"):
     register_format(
         _kind,
         options=ManifestOptions,
         recognise=partial(_is_kind, _kind),
         looks_like=f"a file *.{_kind}",
+        priority=1,  # before COCO: a .json file that is a list, or fiftyone's, is not one of its
         missing_image_fix=_MISSING_IMAGE,
     )(partial(read_manifest, kind=_kind))
 
 
 def _manifests_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in KIND_OF_SUFFIX)
+    """The manifests of a folder; where it has none, Roboflow's, one for each split."""
+    files = (file for file in folder.iterdir() if file.is_file())
+    found = (f for f in files if f.suffix.lower() in KIND_OF_SUFFIX or (f.name in _FIFTYONE_FILES and is_export(f)))
+    return sorted(found) or sorted(folder.glob(f"*/{_ROBOFLOW}"))
 
 
 @register_format(
     "manifest",
     options=ManifestOptions,
     recognise=lambda path: path.is_dir() and bool(_manifests_in(path)),
-    looks_like="a folder with one .csv, .tsv, .jsonl or .parquet file",
+    looks_like=f"a folder with one .csv, .tsv, .jsonl or .parquet file, or train/{_ROBOFLOW}",
     priority=-1,  # datasets with a layout of their own also hold such files
     missing_image_fix=_MISSING_IMAGE,
 )
 def read_manifest_folder(path: Path, options: ManifestOptions, labels: Sequence[str] | None) -> LabelTable:
-    """The only manifest in a folder."""
+    """The only manifest in a folder, or Roboflow's of all splits."""
     files = [path] if path.is_file() else _manifests_in(path)
+    if files and all(file.name == _ROBOFLOW and file.parent != path for file in files):
+        return _table(_joined(files, path, options), str(path), options, labels)
     if len(files) != 1:
         raise LabelwiseError(
             f"{path} holds {len(files)} manifests ({', '.join(f.name for f in files)}); name one of them"
         )
     return replace(read_manifest(files[0], options, labels), source=str(files[0]))
+
+
+def _joined(files: Sequence[Path], folder: Path, options: ManifestOptions) -> Records:
+    """The rows of the manifests in the folders of the splits, which lie beside the images."""
+    parts = [read_records(file, "csv", options.delimiter, options.encoding, options.bad_rows) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        if part.columns != parts[0].columns:
+            raise LabelwiseError(f"{file} has other columns than {files[0]}; read them one by one")
+    image, *others = parts[0].columns
+    names = [
+        os.path.join(file.parent.name, cell)
+        for file, part in zip(files, parts, strict=True)
+        for _, cell in part.cells(image)
+    ]
+    splits = [file.parent.name for file, part in zip(files, parts, strict=True) for _ in part.lines]
+    values = {name: list(chain.from_iterable(part.values[name] for part in parts)) for name in others}
+    lines = list(chain.from_iterable(part.lines for part in parts))
+    return Records(str(folder / "*" / _ROBOFLOW), {"image": names, "split": splits, **values}, lines)

@@ -13,7 +13,7 @@ import numpy as np
 from labelwise.core.arrays import Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import ReaderOptions, choose_year, read_lines, register_format
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, VALUES, LabelTable
+from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, VALUES, LabelTable, natural_key
 
 # fmt: off
 VOC_LABELS = [
@@ -110,7 +110,7 @@ def _has_label_lists(lists: Path) -> bool:
 
 def _official_order(names: set[str]) -> list[str]:
     """VOC's own 20 labels whenever no other name occurs, so that a subset of VOC has the same columns as all of it."""
-    return VOC_LABELS if names <= set(VOC_LABELS) else sorted(names)
+    return VOC_LABELS if names <= set(VOC_LABELS) else sorted(names, key=natural_key)
 
 
 def _from_lists(lists: Path, split_of: dict[str, str], difficult: int) -> tuple[list[str], Targets]:

@@ -1,0 +1,399 @@
+"""Tables that people have: what was given, and what happened. docs/reference/data-formats.md has the short list."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+import pytest
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.data import LabelTable, open_data
+
+Read = dict[str, str]  # image -> labels, with blanks between them
+
+
+class Given(NamedTuple):
+    """A table with some (empty) images near it."""
+
+    text: str | Mapping[str, Any] | list[Any]  # JSON unless it is text
+    images: str  # with blanks between them
+    happens: Read | str  # what is read, or what the error says
+    note: str = ""  # what is assumed and said; nothing may be assumed in silence
+    options: Mapping[str, Any] = {}
+    file: str = "t.csv"
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}],
+    "annotations": [{"id": 1, "image_id": 1, "category_id": 1}, {"id": 2, "image_id": 2, "category_id": 2}],
+    "categories": [{"id": n, "name": name} for n, name in ((1, "cat"), (2, "dog"))],
+}
+TASKS = [
+    {
+        "id": n,
+        "data": {"image": f"/data/local-files/?d=p/{n}.jpg"},
+        "annotations": [{"result": results}] * bool(results),
+    }
+    for n, results in (
+        (1, [{"from_name": "what", "value": {"choices": ["cat", "hot dog"]}}, {"value": {"text": ["blurred"]}}]),
+        (2, [{"from_name": "what", "value": {"rectanglelabels": ["dog"], "x": 3}}]),
+        (3, []),
+    )
+]
+SAMPLES = {
+    "samples": [
+        {
+            "filepath": f"data/{n}.jpg",
+            "tags": ["validation"],
+            "metadata": None,
+            "ground_truth": {"_cls": kind, **labels},
+        }
+        for n, kind, labels in (
+            (1, "Classifications", {"classifications": [{"label": "cat"}, {"label": "dog"}]}),
+            (2, "Detections", {"detections": [{"label": "dog", "bounding_box": [0, 0, 1, 1]}]}),
+        )
+    ]
+}
+LABEL_STUDIO_CSV = """annotation_id,annotator,defects,id,image,lead_time
+1,1,"{""choices"": [""person"", ""hot dog""]}",5,/data/upload/1/0123abcd-1.jpg,3.2
+2,1,person,6,/data/upload/1/0123abce-2.jpg,3.2
+"""
+QUOTES = """image,caption,labels
+1.jpg,"a "big" dog, asleep",dog
+2.jpg,"5 inch,cat
+3.jpg,"fine, really",dog
+4.jpg,tall",cat
+5.jpg,"two
+lines",cat
+"""
+TWO = {"1.jpg": "cat", "2.jpg": "dog"}
+CASES: dict[str, Given] = {
+    # images
+    "names without ending": Given(
+        "ImageID,labels\nb1,cat\nb2,dog\n",
+        "b1.jpg b2.png",
+        {"b1.jpg": "cat", "b2.png": "dog"},
+        r"'ImageID' \('b1' is .*b1\.jpg\)",
+    ),
+    "names of files in a folder below": Given(
+        "Id,labels\n1.jpg,cat\n2.jpg,dog\n",
+        "im/x/1.jpg im/2.jpg",
+        {"im/x/1.jpg": "cat", "im/2.jpg": "dog"},
+        "column 'Id'",
+    ),
+    "numbers without their zeros": Given(
+        "image_id,labels\n1,cat\n22,dog\n",
+        "im/0001.jpg im/0022.jpg",
+        {"im/0001.jpg": "cat", "im/0022.jpg": "dog"},
+        "image_id",
+    ),
+    "addresses": Given(
+        "url,labels\nhttps://h/a/1.jpg?w=200,cat\nhttps://h/a/2.jpg,dog\n", "1.jpg 2.jpg", TWO, "column 'url'"
+    ),
+    "an address beside the file": Given(
+        "image,photo,labels\nhttp://h/8,1.jpg,cat\nhttp://h/9,2.jpg,dog\n", "1.jpg 2.jpg", TWO, "'photo'"
+    ),
+    "paths of Windows": Given(
+        "image,labels\nC:\\Users\\me\\p\\1.jpg,cat\nC:\\Users\\me\\q\\1.jpg,dog\n",
+        "p/1.jpg q/1.jpg",
+        {"p/1.jpg": "cat", "q/1.jpg": "dog"},
+        r"'C:.*' is .*p/1\.jpg",
+    ),
+    "paths of Windows, and a root": Given(
+        "image,labels\nC:\\me\\p\\1.jpg,cat\n", "p/1.jpg r/p/1.jpg", {"r/p/1.jpg": "cat"}, options={"root": "r"}
+    ),
+    "paths of another machine": Given(
+        "image,labels\n/home/me/p/1.jpg,cat\n/home/me/p/2.jpg,dog\n",
+        "p/1.jpg p/2.jpg",
+        {"p/1.jpg": "cat", "p/2.jpg": "dog"},
+        "is .*p/1",
+    ),
+    "accents in two parts": Given(
+        f"image,labels\n{normalize('NFD', 'café')}.jpg,cat\n2.jpg,dog\n",
+        f"{normalize('NFC', 'café')}.jpg 2.jpg",
+        {"café.jpg": "cat", "2.jpg": "dog"},
+        r"is .*café\.jpg",
+    ),
+    "other case": Given("image,labels\nIMG_1.JPG,cat\n", "img_1.jpg", {"img_1.jpg": "cat"}, "is .*img_1"),
+    "two files of that name": Given(
+        "image,labels\n1.jpg,cat\n",
+        "p/1.jpg q/1.jpg",
+        r"t\.csv row 2: '1\.jpg' may be any of 2 files .*p/1\.jpg.*root=",
+    ),
+    "two rows, one file": Given(
+        "image,labels\np/1.jpg,cat\nq/1.jpg,dog\n", "r/1.jpg", r"row 3: 'q/1\.jpg' and another image are both found as "
+    ),
+    "files beside the table's folder": Given(
+        "image,labels\nimg/1.jpg,cat\n",
+        "data/img/1.jpg",
+        r"does not exist\. Images of that name lie in .*data; .*root='.*data'",
+        file="tables/t.csv",
+    ),
+    "no column with files": Given(
+        "Id,labels\n7,cat\n", "1.jpg", r"has no image column: it has Id, labels, .*image_column=.*root="
+    ),
+    # labels
+    "commas": Given(
+        'image,labels\n1.jpg,"cat, dog"\n2.jpg,dog\n',
+        "1.jpg 2.jpg",
+        {"1.jpg": "cat dog", "2.jpg": "dog"},
+        "separated by ','",
+    ),
+    "semicolons": Given(
+        "image,labels\n1.jpg,cat;dog\n2.jpg,dog\n",
+        "1.jpg 2.jpg",
+        {"1.jpg": "cat dog", "2.jpg": "dog"},
+        "separated by ';'",
+    ),
+    "pipes": Given("image,labels\n1.jpg,cat|dog\n2.jpg,dog\n", "1.jpg 2.jpg", {"1.jpg": "cat dog", "2.jpg": "dog"}),
+    "blanks": Given(
+        "image,labels\n1.jpg,cat dog\n2.jpg,dog cow\n3.jpg,cow cat\n4.jpg,cow\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        {"1.jpg": "cat dog", "2.jpg": "cow dog", "3.jpg": "cat cow", "4.jpg": "cow"},
+        "separated by white space",
+    ),
+    "a stray pipe among commas": Given(
+        'image,labels\n1.jpg,"a, b"\n2.jpg,"b, c"\n3.jpg,"a, c"\n4.jpg,"c, a|b"\n5.jpg,"b, a"\n',
+        "1.jpg 2.jpg 3.jpg 4.jpg 5.jpg",
+        {"1.jpg": "a b", "2.jpg": "b c", "3.jpg": "a c", "4.jpg": "a|b c", "5.jpg": "a b"},
+        "separated by ','",
+    ),
+    "a separator that is given": Given(
+        "image,labels\n1.jpg,cat+dog\n", "1.jpg", {"1.jpg": "cat dog"}, options={"separator": "+"}
+    ),
+    "JSON lists": Given(
+        'image,labels\n1.jpg,"[""cat"", ""dog""]"\n2.jpg,[]\n', "1.jpg 2.jpg", {"1.jpg": "cat dog", "2.jpg": ""}
+    ),
+    "Python lists": Given(
+        "image;labels\n1.jpg;['cat', 'dog']\n2.jpg;('dog',)\n", "1.jpg 2.jpg", {"1.jpg": "cat dog", "2.jpg": "dog"}
+    ),
+    "Python sets": Given(
+        "image;labels\n1.jpg;{'cat', 'dog'}\n2.jpg;set()\n", "1.jpg 2.jpg", {"1.jpg": "cat dog", "2.jpg": "set()"}
+    ),
+    "NumPy lists": Given(
+        "image,labels\n1.jpg,['cat' 'dog']\n2.jpg,['dog']\n", "1.jpg 2.jpg", {"1.jpg": "cat dog", "2.jpg": "dog"}
+    ),
+    "lists that are no lists": Given(
+        "image,labels\n1.jpg,{cat: [dog\n2.jpg,{cat: [1}\n",
+        "1.jpg 2.jpg",
+        r"row 3: cannot read the labels '\{cat: \[1\}'",
+    ),
+    "the only other column": Given(
+        "image,Genre\n1.jpg,cat\n2.jpg,dog\n", "1.jpg 2.jpg", TWO, "labels from column 'Genre'"
+    ),
+    "several other columns": Given(
+        "image,Genre,width\n1.jpg,cat,640\n",
+        "1.jpg",
+        r"column 'Genre' holds 'cat'.*ignore_columns=Genre; .*label_column=Genre",
+    ),
+    "a label and a mistake": Given(
+        "image,cat\n1.jpg,1\n2.jpg,0\n3.jpg,2\n", "1.jpg 2.jpg 3.jpg", r"row 4: column 'cat' holds '2'"
+    ),
+    "variants of a name": Given(
+        "image,labels\n1.jpg,Traffic_light\n2.jpg,traffic light\n3.jpg,traffic light\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "Traffic_light", "2.jpg": "traffic light", "3.jpg": "traffic light"},
+        "almost the same name: 'traffic light' and 'Traffic_light'; join them with merge_variants=yes",
+    ),
+    "variants, joined": Given(
+        "image,labels\n1.jpg,Cat|cat\n2.jpg,cat\n3.jpg,CAT|dog\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "cat", "2.jpg": "cat", "3.jpg": "cat dog"},
+        options={"merge_variants": "yes"},
+    ),
+    # rows
+    "wrong quotes in a column that nobody needs": Given(
+        QUOTES,
+        "1.jpg 2.jpg 3.jpg 4.jpg 5.jpg",
+        {"1.jpg": "dog", "2.jpg": "cat", "3.jpg": "dog", "4.jpg": "cat", "5.jpg": "cat"},
+        r"read past 2 cells with wrong quotes \(row 2, 'caption', row 3, 'caption'\)",
+    ),
+    "a quote that swallows a row": Given(
+        'image,caption,labels\n1.jpg,"5 inch,cat\n2.jpg,tall",dog\n', "1.jpg 2.jpg", TWO, "read past 1 cell"
+    ),
+    "wrong quotes in the labels": Given(
+        'image,labels\n1.jpg,"a "big" dog"\n2.jpg,dog\n',
+        "1.jpg 2.jpg",
+        r"row 2: the quotes in column 'labels' are wrong.*bad_rows=skip",
+    ),
+    "the same, left out": Given(
+        'image,labels\n1.jpg,"a "big" dog"\n2.jpg,dog\n',
+        "1.jpg 2.jpg",
+        {"2.jpg": "dog"},
+        "1 row is left out, the first: row 2",
+        {"bad_rows": "skip"},
+    ),
+    "too many fields, left out": Given(
+        "image,labels\n1.jpg,cat,dog\n2.jpg,dog\n",
+        "1.jpg 2.jpg",
+        {"2.jpg": "dog"},
+        "1 row is left out",
+        {"bad_rows": "skip"},
+    ),
+    "a column that is called like a split": Given(
+        "image,set,labels\n" + "".join(f"{n}.jpg,{n},cat\n" for n in range(1001)),
+        "1.jpg",
+        r"column 'set' names 1001 splits.*split_column=",
+    ),
+    # tools
+    "Label Studio, CSV": Given(
+        LABEL_STUDIO_CSV,
+        "1.jpg 2.jpg",
+        {"1.jpg": "hot dog+person", "2.jpg": "person"},
+        "column 'image' .*; labels from column 'defects'",
+    ),
+    "Label Studio, JSON": Given(
+        TASKS,
+        "p/1.jpg p/2.jpg p/3.jpg",
+        {"p/1.jpg": "cat+hot dog", "p/2.jpg": "dog"},
+        "1 task without an annotation is left out",
+        file="t.json",
+    ),
+    "Label Studio, JSON-MIN": Given(
+        [{"image": "/data/upload/1/0123abcd-1.jpg", "id": 1, "what": {"choices": ["cat", "dog"]}, "annotator": 1}],
+        "1.jpg",
+        {"1.jpg": "cat dog"},
+        "labels from column 'what'",
+        file="t.json",
+    ),
+    "fiftyone, samples": Given(
+        SAMPLES,
+        "data/1.jpg data/2.jpg",
+        {"data/1.jpg": "cat dog", "data/2.jpg": "dog"},
+        "'ground_truth'",
+        file="samples.json",
+    ),
+    "fiftyone, labels": Given(
+        {"classes": ["cat", "dog"], "labels": {"1": 0, "2": [0, 1]}},
+        "data/1.jpg data/2.png",
+        {"data/1.jpg": "cat", "data/2.png": "cat dog"},
+        "is .*data/1",
+        file="labels.json",
+    ),
+    "fiftyone, a class that is not listed": Given(
+        {"classes": ["cat"], "labels": {"1": 3}}, "data/1.jpg", "there is no class 3; 1 are listed", file="labels.json"
+    ),
+    "fiftyone, COCO": Given(
+        COCO, "data/1.jpg data/2.jpg", {"data/1.jpg": "cat", "data/2.jpg": "dog"}, file="labels.json"
+    ),
+    "an object of something else": Given({"samples": 3}, "", "expected a list of objects", file="t.json"),
+}
+
+
+def written(folder: Path, given: Given) -> Path:
+    path = folder / given.file
+    for name in (*given.images.split(), given.file):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    path.write_text(given.text if isinstance(given.text, str) else json.dumps(given.text))
+    return path
+
+
+def read(table: LabelTable, folder: Path) -> Read:
+    names = [table.present(row) for row in range(len(table))]
+    between = [" " if all(" " not in name for name in each) else "+" for each in names]
+    paths = [os.path.relpath(image, folder) for image in table.images]
+    return {path: each.join(row) for path, each, row in zip(paths, between, names, strict=True)}
+
+
+@pytest.mark.parametrize("given", CASES.values(), ids=CASES.keys())
+def test_what_was_given_and_what_happened(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, given)
+    monkeypatch.chdir(tmp_path)
+    if isinstance(given.happens, str):
+        with pytest.raises(LabelwiseError, match=given.happens) as caught:
+            open_data(path, **given.options)
+        assert "\n" not in str(caught.value)
+        return
+    table = open_data(path, **given.options)
+    assert read(table, tmp_path) == given.happens
+    if not given.note:
+        assert table.notes == ()
+    else:
+        assert len(table.notes) == 1
+        assert re.search(given.note, table.notes[0])
+        assert "\n" not in table.notes[0]
+
+
+@pytest.mark.parametrize("name", ["fiftyone, samples", "fiftyone, labels", "fiftyone, COCO"])
+def test_the_folder_of_an_export(name: str, tmp_path: Path) -> None:
+    written(tmp_path, CASES[name])
+    (tmp_path / "metadata.json").write_text("{}")
+    table = open_data(tmp_path)
+    assert read(table, tmp_path) == CASES[name].happens
+    assert set(table.splits) == ({"val"} if name == "fiftyone, samples" else {""})
+
+
+def test_folders_of_roboflow(tmp_path: Path) -> None:
+    root = {"id": 0, "name": "pets", "supercategory": "none"}
+    below = [{**category, "supercategory": "pets"} for category in COCO["categories"]]
+    for split in ("train", "valid", "test"):
+        for number in (1, 2):
+            (tmp_path / split).mkdir(exist_ok=True)
+            (tmp_path / split / f"{number}.jpg").touch()
+        boxes = {**COCO, "categories": [root, *below]}
+        (tmp_path / split / "_annotations.coco.json").write_text(json.dumps(boxes))
+    table = open_data(tmp_path)
+    assert table.labels == ("cat", "dog")  # not the project's own name
+    assert table.splits == ["test"] * 2 + ["train"] * 2 + ["val"] * 2
+    assert [os.path.relpath(image, tmp_path) for image in table.images[:2]] == ["test/1.jpg", "test/2.jpg"]
+    for split in ("train", "valid", "test"):
+        (tmp_path / split / "_annotations.coco.json").unlink()
+        (tmp_path / split / "_classes.csv").write_text("filename, cat, dog\n1.jpg, 1, 0\n2.jpg, 0, 1\n")
+    again = open_data(tmp_path)
+    assert (again.labels, list(again.images), list(again.splits)) == (
+        table.labels,
+        list(table.images),
+        list(table.splits),
+    )
+    assert again.targets().tolist() == table.targets().tolist()
+
+
+def test_images_without_an_annotation_are_counted(tmp_path: Path) -> None:
+    written(tmp_path, Given({**COCO, "annotations": COCO["annotations"][:1]}, "1.jpg 2.jpg", "", file="t.json"))
+    (note,) = open_data(tmp_path / "t.json").notes
+    assert note.endswith(
+        "1 of 2 images have no annotation and are left out; empty=keep takes them as images without a label"
+    )
+
+
+def test_a_data_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    import numpy as np
+
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, Given("", "p/1.jpg p/2.jpg p/3.jpg", ""))
+    images = ["p/1.jpg", "p/2.jpg", "p/3.jpg"]
+    labels: list[Any] = [["cat", "dog"], np.array(["dog"]), None]
+    expected = {"p/1.jpg": "cat dog", "p/2.jpg": "dog", "p/3.jpg": ""}
+    frame = pandas.DataFrame({"image": images, "labels": labels, "split": ["train", "val", None]})
+    assert read(open_data(frame), tmp_path) == expected
+    assert list(open_data(frame).splits) == ["train", "val", ""]
+    assert read(open_data(frame.set_index("image")), tmp_path) == expected
+    assert read(open_data(frame.assign(image=["1", "2", "3"]), root="p"), tmp_path) == expected
+    wide = pandas.DataFrame({"cat": [1, 0, np.nan], "dog": [1.0, 1, 0]}, index=images)
+    assert open_data(wide).targets().tolist() == [[1, 1], [0, 1], [-1, 0]]
+    assert open_data(frame).to_pandas().drop(columns="split").to_numpy().tolist() == [[1, 1], [0, 1], [0, 0]]
+    with pytest.raises(LabelwiseError, match=r"DataFrame row 1: image 'gone\.jpg' does not exist\."):
+        open_data(frame.assign(image=["p/1.jpg", "gone.jpg", "p/3.jpg"]))
+    with pytest.raises(LabelwiseError, match="DataFrame: unknown option 'seperator'; did you mean 'separator'"):
+        open_data(frame, seperator="|")
+
+
+def test_labels_are_sorted_as_people_sort_them(tmp_path: Path) -> None:
+    written(tmp_path, Given("image,labels\n1.jpg,label10|label2|label1\n", "1.jpg label10/1.jpg label9/1.jpg", ""))
+    assert open_data(tmp_path / "t.csv").labels == ("label1", "label2", "label10")
+    assert open_data(f"imagefolder:{tmp_path}").labels == ("label9", "label10")
+
+
+def test_a_given_list_stays_binding_where_variants_are_joined(tmp_path: Path) -> None:
+    path = written(tmp_path, Given("image,labels\n1.jpg,Cat|dog\n", "1.jpg", ""))
+    assert open_data(path, labels=["dog", "cat"], merge_variants=True).target(0).tolist() == [1, 1]
+    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dog'; did you mean 'dgo'"):
+        open_data(path, labels=["dgo", "cat"], merge_variants=True)
