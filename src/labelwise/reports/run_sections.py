@@ -139,7 +139,7 @@ def _card(prediction: Prediction, truth: Sequence[str]) -> dict[str, Any]:
             "label": label,
             "score": score,
             "right": label in truth,
-            "uri": data_uri(overlay(image, prediction.attention(label), prediction.preprocessing), 200),
+            "uri": data_uri(overlay(image, prediction.attention(label), prediction.preprocessing, score=score), 200),
         }
         for label, score in zip(prediction.labels, prediction.scores, strict=True)
     ]
