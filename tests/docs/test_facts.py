@@ -16,6 +16,7 @@ from pages import DOCS, PAGES, ROOT
 
 import labelwise as lw
 from labelwise.cli.serve import serve
+from labelwise.server.settings import pixel_limit
 
 
 def text(page: str) -> str:
@@ -158,7 +159,9 @@ def test_sizes_of_the_feature_cache() -> None:
 def test_limits_of_the_server() -> None:
     listed = dict(re.findall(r"^\| `--([a-z-]+)` \| ([\d.]+) \|", text("docs/guides/serve.md"), flags=re.MULTILINE))
     defaults = {name.replace("_", "-"): str(p.default) for name, p in inspect.signature(serve).parameters.items()}
-    assert len(listed) == 5
+    assert len(listed) == 4
+    assert f"at most {pixel_limit(1 << 50)} |" in text("docs/guides/serve.md")  # --max-pixels follows the memory
+    assert f"8 GB of memory allow {pixel_limit(8 << 30) // 10**6} megapixels" in text("docs/guides/serve.md")
     assert listed == {name: defaults[name] for name in listed}
 
 

@@ -68,6 +68,16 @@ def test_nothing_overlaps_sticks_out_or_complains(browser: Any, pages: dict[str,
     assert all(pictures)
 
 
+def test_a_tooltip_opens_without_a_mouse(browser: Any, pages: dict[str, Path]) -> None:
+    page, _ = opened(browser, pages["one"], 400)
+    page.locator("abbr").first.focus()
+    tip = "(e) => [getComputedStyle(e, '::after').content.slice(1, -1), e.title]"
+    shown, title = page.locator("abbr").first.evaluate(tip)
+    assert shown == title
+    assert len(title) > 20
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
 def test_dark_is_dark_and_every_text_can_be_read(browser: Any, pages: dict[str, Path]) -> None:
     """WCAG asks for a contrast of 4.5 between text and what is behind it."""
     measure = """() => {

@@ -25,6 +25,7 @@ def test_the_page_is_well_formed_and_nothing_comes_from_outside(tmp_path: Path) 
     card = {
         "uri": image,
         "name": "a & b.jpg",
+        "path": "photos/a & b.jpg",
         "truth": ["sun", EVIL],
         "missed": [EVIL],
         "wrong": 1,
@@ -33,7 +34,15 @@ def test_the_page_is_well_formed_and_nothing_comes_from_outside(tmp_path: Path) 
             {"label": "car", "score": 0.6, "right": False, "uri": image},
         ],
     }
-    empty = {"uri": image, "name": "empty.jpg", "truth": [], "missed": [], "wrong": 0, "predicted": []}
+    empty = {
+        "uri": image,
+        "name": "empty.jpg",
+        "path": "empty.jpg",
+        "truth": [],
+        "missed": [],
+        "wrong": 0,
+        "predicted": [],
+    }
     body = part("parts.html", "predictions", cards=[card, empty])
     file = write_report(tmp_path / "x.html", title="t", sections=[Section("Predictions", body)], contents=True)
     page = Page(file.read_text(encoding="utf-8"))

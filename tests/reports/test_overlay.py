@@ -13,7 +13,9 @@ from PIL import Image
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.loading.augment import eval_transform
 from labelwise.reports import overlay
+from labelwise.reports.explanation import draw_explanation
 from labelwise.reports.overlay import data_uri, heat_colour, seen_box
+from labelwise.runtime.prediction import Prediction, TaggerConfig
 
 GREY = Image.new("RGB", (80, 40), (100, 100, 100))
 
@@ -21,9 +23,9 @@ GREY = Image.new("RGB", (80, 40), (100, 100, 100))
 SQUASH, CROP = Preprocessing(resize="squash"), Preprocessing(resize="crop")
 
 
-def change(attention: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+def change(attention: np.ndarray, preprocessing: Preprocessing, score: float = 1.0) -> np.ndarray:
     """How much the overlay changes each pixel of a grey picture, [h, w]."""
-    mixed = np.asarray(overlay(GREY, attention, preprocessing), np.float64)
+    mixed = np.asarray(overlay(GREY, attention, preprocessing, score=score), np.float64)
     return np.abs(mixed - 100).sum(axis=-1)
 
 
@@ -66,6 +68,29 @@ def test_even_attention_shows_nothing_and_small_differences_little() -> None:
     strong = np.full((3, 3), 0.02)
     strong[0, 0] = 0.84
     assert change(almost, SQUASH).max() < change(strong, SQUASH).max() / 10
+
+
+def test_a_map_is_as_strong_as_its_score() -> None:
+    """Attention sums to 1 also for a label that is not there: a bird of 0.01 must not glow like a cat of 1.00."""
+    spot = np.zeros((4, 4))
+    spot[1, 1] = 1
+    strength = [change(spot, SQUASH, score).max() for score in (0.0, 0.01, 0.5, 1.0)]
+    assert strength[0] == 0
+    assert strength == sorted(strength)
+    assert strength[1] < strength[3] / 30
+
+
+def test_the_figure_of_an_explanation_scales_its_maps() -> None:
+    config = TaggerConfig(labels=("bird", "cat"), preprocessing=SQUASH, thresholds=(0.5, 0.5))
+    prediction = Prediction(config, GREY, np.array([0.01, 1.0]))
+    spot = np.zeros((4, 4))
+    spot[1, 1] = 1
+    picture = np.asarray(draw_explanation(prediction, {"bird": spot, "cat": spot}, ""), np.float64)
+    third = (picture.shape[1] - 18) // 3  # three cells: the image, bird and cat
+    colourful = np.ptp(picture[60:250], axis=-1)  # grey has none
+    _, bird, cat = (colourful[:, 18 + third * n : 18 + third * (n + 1)].max() for n in range(3))
+    assert bird < 6
+    assert cat > 100
 
 
 def test_colours_are_infernos() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from labelwise.analysis.measured import predict_once
 from labelwise.cli.report import report
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.inspection import FEW
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import evaluate
 from labelwise.model.model import create_model, load_model
@@ -37,7 +39,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def one(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("one")
-    report([str(runs[1])], out=out, quality=True, predictions=4, **QUICK)
+    report([str(runs[1])], out=out, predictions=4, **QUICK)
     return out
 
 
@@ -66,7 +68,8 @@ def test_the_numbers_are_those_of_evaluate(one: Path, runs: list[Path], photos: 
 
 def test_the_page_says_it_all_and_escapes_everything(one: Path) -> None:
     page = Page((one / "report.html").read_text())
-    for title in ("Metrics", "Labels", "Precision-recall curves", "Thresholds and calibration", "Co-occurrence",
+    for title in ("Which labels fail", "What to do next",
+                  "Metrics", "Labels", "Precision-recall curves", "Thresholds and calibration", "Co-occurrence",
                   "Predictions", "Worst mistakes", "Labels to check", "Experts", "Training", "Cost",
                   "Problems in the data", "Recipes"):  # fmt: skip
         assert title in page.text
@@ -80,6 +83,47 @@ def test_the_page_says_it_all_and_escapes_everything(one: Path) -> None:
     sources = page.attributes("img", "src")
     assert sources
     assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+
+
+def test_what_people_ask_comes_first_and_agrees_with_the_numbers(one: Path) -> None:
+    text = Page((one / "report.html").read_text()).text
+    titles = ["labels found", "Which labels fail", "What to do next", "Labels to check", "Metrics", "Precision-recall"]
+    places = [text.rindex(f"\n{title}") if title in text else -1 for title in titles]
+    assert places == sorted(places)
+    assert places[0] > 0
+    rows, numbers = rows_of(one / "labels.csv"), json.loads((one / "report.json").read_text())["runs"][0]
+    for name, words in (("OR", "of the labels that the images have"), ("OP", "of the labels that it gave")):
+        assert f"{numbers[name]:.1f} %{words}" in text
+    few = sorted((int(row["positives"]), row["label"]) for row in rows if int(row["positives"]) < FEW)
+    assert few
+    said = re.split(r"cannot\s+be judged: ", text)[1].split(".\n")[0]
+    assert said.startswith(f"{few[0][1]} ({few[0][0]})")
+    assert said.endswith(f"and {len(few) - 8} more")
+    failing = text.split("Which labels fail\n")[-1].split("What to do next")[0]
+    for row in rows:
+        if int(row["positives"]) >= FEW and float(row["F1"]) < 50:
+            assert f"{row['label']}" in failing
+
+
+def test_a_number_that_few_images_stand_behind_is_grey(one: Path) -> None:
+    elements = Page((one / "report.html").read_text()).elements
+    few = sum(int(row["positives"]) < FEW for row in rows_of(one / "labels.csv"))
+    assert few
+    for tag in ("text", "rect", "tr", "figure"):  # the chart's names and bars, the table, the curves
+        classes = [(values.get("class") or "").split() for name, values in elements if name == tag]
+        assert sum("few" in one for one in classes) == few, tag
+
+
+def test_every_term_has_a_tooltip(one: Path, several: Path) -> None:
+    for folder in (one, several):
+        page = (folder / "report.html").read_text()
+        for section in page.split("<section")[1:]:
+            visible = re.sub(r"<(svg|pre|select)\b.*?</\1>", "", section.split("</section>")[0], flags=re.DOTALL)
+            explained = re.findall(r'<abbr tabindex="0" title="[^"]{20,}">([^<]*)</abbr>', visible)
+            plain = re.sub(r"<[^>]*>", "\n", re.sub(r"<h2.*?</h2>|<h3.*?</h3>", "", visible, flags=re.DOTALL))
+            for term in ("mAP", "AP", "CF1", "OF1", "CP", "OR", "F1", "precision", "bootstrap", "multiply-adds"):
+                if re.search(rf"(?<![\w-]){term}(?![\w-])", plain):
+                    assert any(term.lower() in one.lower() for one in explained), (term, section[:200])
 
 
 def test_several_runs_are_compared_on_the_same_images(several: Path, runs: list[Path]) -> None:
@@ -204,14 +248,17 @@ def test_a_model_without_a_run_needs_data_and_keeps_its_predictions_beside_the_r
     ]
 
 
-def test_trained_images_are_called_optimistic_and_refused_for_label_quality(runs: list[Path], tmp_path: Path) -> None:
+def test_trained_images_are_called_optimistic_and_their_labels_are_not_questioned(
+    runs: list[Path], tmp_path: Path
+) -> None:
     said: list[str] = []
     options = ReportOptions(split="val+train", bootstrap=0, workers=0, images=0, progress=False, warn=said.append)
-    page = runs_report([runs[0]], tmp_path / "out", options).read_text()
+    page = Page(runs_report([runs[0]], tmp_path / "out", options).read_text()).text
     assert any("was trained on 63 of these images: its numbers are optimistic" in line for line in said)
     assert "optimistic" in page
-    with pytest.raises(LabelwiseError, match="not trained on"):
-        runs_report([runs[0]], tmp_path / "out", ReportOptions(split="train", quality=True, progress=False))
+    assert "Measure on other images:" in page
+    assert "Labels to check" not in page
+    assert not (tmp_path / "out" / "label_issues.csv").exists()
 
 
 def test_the_per_label_baseline(photos: LabelTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,22 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from labelwise.data import open_data
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.sample import make_sample
 from labelwise.model.model import LabelModel, create_model
+from labelwise.reports.overlay import heat
 from labelwise.runtime.tagger import Tagger
 from serving_kit import running
 
@@ -111,10 +116,17 @@ class Visit:
         slider.evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value)
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    def saved(self, button: str) -> str:
+    def download(self, button: str) -> tuple[str, bytes]:
         with self.page.expect_download() as download:
             self.page.get_by_role("button", name=button).click()
-        return Path(download.value.path()).read_text(encoding="utf-8")
+        return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+    def saved(self, button: str) -> str:
+        return self.download(button)[1].decode()
+
+    def names(self) -> list[str]:
+        """The images that are shown, in their order."""
+        return list(self.page.locator(".card:visible h2").all_inner_texts())
 
     def complaints(self) -> list[str]:
         """All but the browser's own line for a request that was meant to be refused."""
@@ -227,23 +239,122 @@ def test_sliders_choose_at_once_and_can_be_reset(browser: Any, address: str, pho
     assert asked == []  # all of this without the server
 
 
+def test_moved_thresholds_stay_over_a_reload(browser: Any, address: str, photos: list[str]) -> None:
+    visit = Visit(browser, address)
+    visit.slide("Threshold of dog", 0.03)
+    visit.page.reload()
+    visit.page.get_by_label("API key").fill(KEY)
+    visit.page.get_by_role("button", name="Use this key").click()
+    visit.add(photos[0])
+    sliders = {label: visit.page.get_by_label(f"Threshold of {label}", exact=True) for label in ("dog", "sun")}
+    assert sliders["dog"].input_value() == "0.03"
+    own = sliders["sun"].input_value()
+    visit.page.get_by_role("button", name="Reset to the model's").click()
+    assert sliders["dog"].input_value() != "0.03"
+    assert sliders["sun"].input_value() == own
+    visit.page.locator("#model").select_option("cropped")  # another model has its own
+    assert sliders["dog"].input_value() != "0.03"
+    assert visit.complaints() == []
+
+
+def test_images_are_filtered_and_sorted_by_label(browser: Any, address: str, photos: list[str], tagger: Tagger) -> None:
+    visit = Visit(browser, address)
+    visit.add(*photos)
+    expected = tagger.predict(photos)
+    names = [Path(str(p.image)).name for p in expected]
+    with_dog = [name for name, p in zip(names, expected, strict=True) if "dog" in p.labels]
+    assert 0 < len(with_dog) < 4
+    visit.page.get_by_placeholder("any label").fill("dog")
+    assert visit.names() == with_dog
+    visit.page.locator("#which").select_option("without")
+    assert visit.names() == [name for name in names if name not in with_dog]
+    assert f"{len(with_dog)} not shown" in visit.page.locator("#summary").inner_text()
+    visit.page.locator("#which").select_option("all")
+    visit.page.locator("#sort").select_option("lowest")
+    ranked = sorted(zip(names, expected, strict=True), key=lambda one: one[1].all_scores["dog"])
+    assert visit.names() == [name for name, _ in ranked]
+    assert len(json.loads(visit.saved("Save JSON"))) == 4  # whatever is shown
+    assert visit.complaints() == []
+
+
+def test_corrections_reach_the_table_and_the_sidecars(
+    browser: Any, address: str, photos: list[str], tagger: Tagger, tmp_path: Path
+) -> None:
+    visit = Visit(browser, address)
+    visit.add(*photos)
+    labels = [list(p.labels) for p in tagger.predict(photos)]
+    place = next(n for n in range(4) if labels[n])
+    card = visit.page.locator(".card").nth(place)
+    card.get_by_role("checkbox", name=re.compile(f"^{re.escape(labels[place][0])}: ")).focus()
+    visit.page.keyboard.press("Space")
+    assert visit.page.evaluate("document.activeElement.dataset.label") == labels[place][0]  # the keyboard stays there
+    for wrong, right in ((" R&D <b> ", "R&D <b>"), ("a | b", "a | b")):
+        card.get_by_label("Add a label to").fill(wrong)
+        visit.page.keyboard.press("Enter")
+        labels[place].append(right)
+    del labels[place][0]
+    assert visit.shown(place) == labels[place]
+    assert "3 corrected" in visit.page.locator("#summary").inner_text()
+    table = tmp_path / "labels.csv"
+    table.write_bytes(visit.download("Save CSV")[1])
+    found = open_data(f"{table}?check_files=no")
+    assert [sorted(found.present(n)) for n in range(4)] == [sorted(one) for one in labels]
+
+    name, content = visit.download("Save XMP")
+    assert name == "labels-xmp.zip"
+    with ZipFile(BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == [f"{Path(photo).stem}.xmp" for photo in photos]
+        for file, expected in zip(archive.namelist(), labels, strict=True):
+            words = ElementTree.fromstring(archive.read(file)).iter("{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li")
+            assert [word.text for word in words] == expected
+    card.get_by_role("checkbox", name=re.compile("corrected$")).click()  # what the model says is no correction
+    assert "2 corrected" in visit.page.locator("#summary").inner_text()
+    visit.page.locator("#which").select_option("corrected")
+    assert visit.names() == [Path(photos[place]).name]
+    assert visit.complaints() == []
+
+
+def test_an_image_fills_the_window_with_its_map(browser: Any, address: str, photos: list[str]) -> None:
+    visit = Visit(browser, address)
+    visit.add(*photos[:2])
+    visit.page.get_by_role("button", name="Where it looked", exact=True).first.click()
+    card, large = visit.page.locator(".card").first, visit.page.locator("dialog")
+    sync_api.expect(card.locator("canvas")).to_be_visible()
+    before = card.locator("img").bounding_box()["width"]
+    card.get_by_role("button", name="Enlarge").focus()
+    visit.page.keyboard.press("Enter")
+    assert large.locator("img").bounding_box()["width"] > 1.5 * before
+    assert large.locator("canvas").is_visible()
+    visit.page.keyboard.press("ArrowRight")
+    assert large.locator("b").inner_text() == Path(photos[1]).name
+    assert visit.page.get_by_role("button", name="Next image").is_disabled()
+    visit.page.keyboard.press("Escape")
+    assert large.is_hidden()
+    sync_api.expect(visit.page.locator(".card img")).to_have_count(2)  # each is back in its place
+    assert visit.complaints() == []
+
+
 def test_the_map_lies_where_the_model_looked(browser: Any, address: str, photos: list[str], tagger: Tagger) -> None:
+    seen = tagger.predict(photos[1])[0]
+    warmest = {label: seen.all_scores[label] * heat(seen.attention(label)).max() for label in ("boat", "dog", "sun")}
+    label = max(warmest, key=warmest.__getitem__)
     visit = Visit(browser, address)
     visit.add(photos[1])
     card = visit.page.locator(".card")
     card.get_by_role("button", name=re.compile("Show the other")).click()
-    card.get_by_role("button", name=re.compile("^dog: ")).focus()
+    card.get_by_role("button", name=f"Where it looked for {label}").focus()
     visit.page.keyboard.press("Enter")
     canvas = card.locator("canvas")
     sync_api.expect(canvas).to_be_visible()
-    assert canvas.get_attribute("aria-label") == "Map of where the model looked for dog"
+    assert canvas.get_attribute("aria-label") == f"Map of where the model looked for {label}"
     pixels = canvas.evaluate(
         "c => [c.width, c.height, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
     )
     width, height, *values = pixels
     alpha = np.array(values).reshape(height, width, 4)[..., 3]
-    assert alpha.max() > 0
-    attention = tagger.predict(photos[1])[0].attention("dog")  # [2, 2]
+    assert 0 < alpha.max() == pytest.approx(255 * warmest[label], abs=2, rel=0.1)  # the score scales it
+    attention = seen.attention(label)  # [2, 2]
     hot = np.array(
         [[block.mean() for block in np.split(row, 2, axis=1)] for row in np.split(alpha[: height // 2 * 2], 2)]
     )
@@ -252,14 +363,36 @@ def test_the_map_lies_where_the_model_looked(browser: Any, address: str, photos:
     assert canvas.evaluate("c => c.style.opacity") == "0.3"
     with torch.no_grad():
         image = torch.from_numpy(tagger.input(photos[1]))[None]
-        gates = tagger.model.details(image).gates[-1][0, LABELS.index("dog")].numpy()  # [n_t + n_s]
+        gates = tagger.model.details(image).gates[-1][0, LABELS.index(label)].numpy()  # [n_t + n_s]
     best = ["own", "shared 0", "shared 1", "shared 2"][int(gates.argmax())]
     chart = card.locator(".experts svg")
     assert chart.locator("rect").count() == 4
-    assert chart.get_attribute("aria-label") == f"Experts: {best} counts most for dog, with {gates.max():.2f} of 1"
+    assert chart.get_attribute("aria-label") == f"Experts: {best} counts most for {label}, with {gates.max():.2f} of 1"
     visit.page.keyboard.press("Enter")
     sync_api.expect(canvas).to_be_hidden()
     assert visit.complaints() == []
+
+
+def test_a_bird_of_1_percent_does_not_glow_like_a_cat(browser: Any, address: str, photos: list[str]) -> None:
+    visit = Visit(browser, address)
+    scores, spot = {"cat": 1.0, "bird": 0.01}, [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    model = {"name": "two", "default": True, "task": "multi-label", "labels": [*scores], "words": False}
+    model |= {"thresholds": {"cat": 0.5, "bird": 0.5}, "explain": True, "size": 64, "resize": "squash"}
+    answer = {"maps": {"cat": spot, "bird": spot}, "kind": "attention", "experts": None}
+    visit.page.route("**/models", lambda route: route.fulfill(json={"models": [model]}))
+    visit.page.route("**/predict?*", lambda route: route.fulfill(json={"predictions": [{"all_scores": scores}]}))
+    visit.page.route("**/explain?*", lambda route: route.fulfill(json=answer))
+    visit.page.reload()
+    visit.add(photos[0])
+    visit.page.get_by_role("button", name=re.compile("Show the other")).click()
+    warm = []
+    for label in scores:
+        visit.page.get_by_role("button", name=f"Where it looked for {label}").click()
+        sync_api.expect(visit.page.locator(".tools b")).to_have_text(label)
+        spots = "c => c.getContext('2d').getImageData(c.width / 2, c.height / 2, 1, 1).data[3]"
+        warm.append(visit.page.locator("canvas").evaluate(spots))
+    assert warm[0] == 255
+    assert warm[1] <= 3
 
 
 def test_what_a_cropping_model_does_not_see_is_dark(browser: Any, address: str, photos: list[str]) -> None:
@@ -267,7 +400,7 @@ def test_what_a_cropping_model_does_not_see_is_dark(browser: Any, address: str, 
     visit.page.locator("#model").select_option("cropped")
     visit.add(photos[1])  # 150 x 90: it sees the middle 72 x 72
     visit.page.get_by_role("button", name=re.compile("Show the other")).click()
-    visit.page.get_by_role("button", name=re.compile("^boat: ")).click()
+    visit.page.get_by_role("button", name="Where it looked for boat").click()
     canvas = visit.page.locator("canvas")
     sync_api.expect(canvas).to_be_visible()
     spots = """c => [[0.1, 0.5], [0.28, 0.5], [0.72, 0.5], [0.5, 0.08]].map(([x, y]) =>
@@ -305,7 +438,7 @@ def test_a_format_that_the_browser_cannot_show_gets_its_labels(
     assert visit.shown() == tagger.predict(str(tmp_path / "scan.tiff"))[0].labels
     sync_api.expect(visit.page.locator(".frame")).to_have_text("This browser cannot show the file.")
     visit.page.get_by_role("button", name=re.compile("Show the other")).click()
-    visit.page.get_by_role("button", name=re.compile("^dog: ")).click()
+    visit.page.get_by_role("button", name="Where it looked for dog").click()
     sync_api.expect(visit.page.locator(".message")).to_contain_text("map cannot be shown")
     assert visit.page.locator(".experts rect").count() == 4
     assert visit.complaints() == []
@@ -366,7 +499,7 @@ def test_nothing_sticks_out_and_everything_can_be_read(
     visit = Visit(browser, address, width, scheme)
     visit.add(*photos[:2])
     visit.page.get_by_role("button", name=re.compile("Show the other")).first.click()
-    visit.page.locator(".labels button").first.click()
+    visit.page.get_by_role("button", name="Where it looked", exact=True).first.click()
     sync_api.expect(visit.page.locator("canvas").first).to_be_visible()
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     out = """() => [...document.querySelectorAll("body *")].filter((e) => !e.closest(".spoken"))

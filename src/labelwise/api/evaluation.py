@@ -258,7 +258,6 @@ def report(
     pairs: Sequence[str | tuple[str, str]] = (),
     images: int = 12,
     predictions: int = 0,
-    quality: bool = False,
     per_label_baseline: bool = False,
     bootstrap: int = 1000,
     batch_size: int = 32,
@@ -280,7 +279,6 @@ def report(
         pairs: Pairs of related labels to compare across the runs, e.g. `[("cow", "horse")]`.
         images: How many of the worst mistakes of each kind to show.
         predictions: How many images to show with their predictions and attention maps.
-        quality: Also list labels that are probably wrong or missing (needs the extra `quality`).
         per_label_baseline: Also fit one model per label on the same frozen features, to find negative transfer.
         bootstrap: Bootstrap samples for intervals and comparisons.
         batch_size: Images per batch.

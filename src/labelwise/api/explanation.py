@@ -51,7 +51,7 @@ class Explanation:
     method: str
 
     def save(self, path: str | Path) -> None:
-        """Draw the image and a heat map for each label into a .png, .jpg, .pdf or .svg file."""
+        """Draw the image and a heat map per label, as strong as its score, into a .png, .jpg, .pdf or .svg file."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_explanation(self.prediction, self.maps, path, self.method)
 
@@ -63,8 +63,13 @@ class Explanation:
         from labelwise.reports.html import part
 
         image, scores = self.prediction.open_image(), self.prediction.all_scores
-        maps = {label: overlay(image, values, self.prediction.preprocessing) for label, values in self.maps.items()}
-        shown = [(f"{label} {scores[label]:.2f}", data_uri(drawn)) for label, drawn in maps.items()]
+        shown = [
+            (
+                f"{label} {scores[label]:.2f}",
+                data_uri(overlay(image, values, self.prediction.preprocessing, score=scores[label])),
+            )
+            for label, values in self.maps.items()
+        ]
         return str(part("parts.html", "explanation", image=data_uri(image), maps=shown, method=self.method))
 
     def _repr_png_(self) -> bytes:

@@ -24,7 +24,6 @@ def report(
     pairs: Annotated[tuple[str, ...], Parameter("--pair"), Repeated] = (),
     images: Annotated[int, Parameter(("--images", "--pictures"))] = 12,
     predictions: int = 0,
-    quality: Flag = False,
     per_label_baseline: Flag = False,
     bootstrap: int = 1000,
     batch_size: BatchSize = 32,

@@ -23,8 +23,8 @@ def serve(
     workers: int = 1,
     batch_size: int = 32,
     max_wait: float = 10.0,
-    max_bytes: int = 32_000_000,
-    max_pixels: int = 50_000_000,
+    max_bytes: int = 64_000_000,
+    max_pixels: int | None = None,
     max_files: int = 32,
     timeout: float = 60.0,
     queue: int = 256,
@@ -42,7 +42,7 @@ def serve(
     api_key_file
         A file with the key that requests must send. Default: LABELWISE_API_KEY of the environment, if set.
     """
-    options = {name: value for name, value in locals().items() if name != "api_key_file"}
+    options = {name: value for name, value in locals().items() if name != "api_key_file" and value is not None}
     lw.serve(**options, api_key=_key(api_key_file))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from labelwise.core.errors import counted
+from labelwise.data.inspection import FEW
 from labelwise.reports.html import Html, part
 
 if TYPE_CHECKING:
@@ -167,7 +169,10 @@ def scatter_chart(points: Mapping[str, Point], *, title: str, x_label: str, y_la
 
 @dataclass(frozen=True)
 class Row:
-    """A value with its interval, in percent; significant ones are drawn filled, others hollow."""
+    """A value with its interval, in percent; significant ones are drawn filled, others hollow.
+
+    `images` stand behind it; with too few of them it is grey.
+    """
 
     name: str
     value: float
@@ -175,11 +180,17 @@ class Row:
     high: float = math.nan
     significant: bool = True
     series: int = 1
+    images: int | None = None
+
+    @property
+    def few(self) -> bool:
+        return self.images is not None and self.images < FEW
 
     @property
     def words(self) -> str:
         interval = f" (95%: {self.low:.2f} to {self.high:.2f})" if math.isfinite(self.low) else ""
-        return f"{self.name}: {self.value:.2f}{interval}"
+        images = "" if self.images is None else f", of {counted(self.images, 'image')}"
+        return f"{self.name}: {self.value:.2f}{interval}{images}"
 
 
 def row_chart(
@@ -194,10 +205,14 @@ def row_chart(
         return part("charts.html", "no_values", title=title)
     scale = [0.0, 25.0, 50.0, 75.0, 100.0] if style == "bars" else ticks(*span([*ends, *([0.0] * (style != "dots"))]))
 
-    def x(value: float) -> float:
-        return _NAMES + _WIDE * (value - scale[0]) / (scale[-1] - scale[0])
+    images = any(row.images is not None for row in rows)  # a second column of numbers
 
-    return part("charts.html", "row_chart", rows=rows, ticks=scale, x=x, title=title, note=note, style=style)
+    def x(value: float) -> float:
+        return _NAMES + (_WIDE - 10 * images) * (value - scale[0]) / (scale[-1] - scale[0])
+
+    return part(
+        "charts.html", "row_chart", rows=rows, ticks=scale, x=x, title=title, note=note, style=style, images=images
+    )
 
 
 def difference_chart(

@@ -61,7 +61,8 @@ def draw_explanation(prediction: Prediction, maps: Mapping[str, NDArray[np.float
     cells = [(name, "", image)]
     for label, values in maps.items():
         note = "" if label in applies else f"below its threshold {prediction.thresholds[label]:.2f}"
-        cells.append((f"{label}  {scores[label]:.2f}", note, overlay(image, values, prediction.preprocessing)))
+        drawn = overlay(image, values, prediction.preprocessing, score=scores[label])
+        cells.append((f"{label}  {scores[label]:.2f}", note, drawn))
 
     columns = min(_COLUMNS, len(cells))
     wide, high = _WIDTH + _MARGIN, size[1] + 2 * _LINE + _MARGIN  # of a cell
@@ -78,14 +79,15 @@ def draw_explanation(prediction: Prediction, maps: Mapping[str, NDArray[np.float
 
 
 def _draw_legend(picture: Image.Image, pen: ImageDraw.ImageDraw, top: int, what: str) -> None:
-    """A bar from the coldest to the warmest colour, its ends named, and the caption."""
+    """A bar from the coldest to the warmest colour, its ends named, and the captions."""
     font, middle = _font(14), picture.width // 2
     length = min(300, picture.width // 3)
     bar = heat_colour(np.linspace(COLDEST, 1, length))[None].astype(np.uint8)  # [1, length, 3]
     picture.paste(Image.fromarray(bar).resize((length, 12)), (middle - length // 2, top + 4))
     pen.text((middle - length // 2 - 8, top + 10), "attended least", _GREY, font, anchor="rm")
     pen.text((middle + length // 2 + 8, top + 10), "attended most", _GREY, font, anchor="lm")
-    pen.text((middle, top + 10 + _LINE), what, _GREY, font, anchor="mm")
+    captions = filter(None, (what, "a map is as strong as its label's score"))
+    pen.text((middle, top + 10 + _LINE), "; ".join(captions), _GREY, font, anchor="mm")
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from labelwise.core.errors import counted
 from labelwise.core.files import atomic_write, sha256
+from labelwise.reports.terms import explained
 
 if TYPE_CHECKING:
     from labelwise.evaluation import Interval
@@ -28,11 +29,12 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page. Plain text is escaped, `Html` is not."""
+    """A part of a page. Plain text is escaped, `Html` is not. `group` is the heading above it, if one starts here."""
 
     title: str
     body: Html
     intro: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,11 @@ def write_report(
 
 
 def render_sections(template: str, **values: Any) -> list[Section]:
-    """The sections of a template, each written as `{% call section(title) %} ... {% endcall %}`."""
+    """The sections of a template, each written as `{% call section(title) %} ... {% endcall %}`, with tooltips."""
     found: list[Section] = []
 
-    def section(title: str, *, caller: Callable[[], Html]) -> str:
-        found.append(Section(title, caller()))
+    def section(title: str, group: str = "", *, caller: Callable[[], Html]) -> str:
+        found.append(Section(title, explained(caller()), group=group))
         return ""
 
     _template(template).render(section=section, **values)
@@ -100,6 +102,15 @@ def render_sections(template: str, **values: Any) -> list[Section]:
 def part(template: str, macro: str, /, **values: Any) -> Html:
     """A piece of a page: a macro of a template."""
     return Markup(getattr(_template(template).module, macro)(**values))
+
+
+def counted_labels(pairs: Sequence[tuple[str, object]], most: int = 8) -> str:
+    """
+    >>> counted_labels([("cat", 3), ("dog", "12 of 40"), ("cow", 1)], most=2)
+    'cat (3), dog (12 of 40) and 1 more'
+    """
+    said = ", ".join(f"{label} ({number})" for label, number in pairs[:most])
+    return f"{said} and {len(pairs) - most} more" if len(pairs) > most else said
 
 
 @cache
@@ -118,7 +129,12 @@ def _environment() -> Environment:
         finalize=lambda value: f"{value:.6g}" if isinstance(value, float) else value,  # coordinates
     )
     environment.filters |= {"percent": percent, "interval": interval, "count": count, "signed": signed}
-    environment.filters |= {"counted": counted, "thousands": "{:,}".format, "cut": cut}
+    environment.filters |= {
+        "counted": counted,
+        "thousands": "{:,}".format,
+        "cut": cut,
+        "counted_labels": counted_labels,
+    }
     return environment
 
 

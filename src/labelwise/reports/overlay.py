@@ -26,7 +26,11 @@ _WHOLE_IMAGE = Preprocessing()  # squashes: nothing is cut off
 
 
 def overlay(
-    image: Image.Image, attention: NDArray[np.floating], preprocessing: Preprocessing = _WHOLE_IMAGE
+    image: Image.Image,
+    attention: NDArray[np.floating],
+    preprocessing: Preprocessing = _WHOLE_IMAGE,
+    *,
+    score: float = 1.0,
 ) -> Image.Image:
     """Lay warm colours over an image where attention is high.
 
@@ -34,12 +38,13 @@ def overlay(
         image: The image.
         attention: The map [H, W].
         preprocessing: The model's, which decides which part of the image the map covers.
+        score: The label's, which the colours are scaled by: attention sums to 1 also for a label that is not there.
 
     >>> overlay(Image.new("RGB", (40, 20)), np.eye(4)).size
     (40, 20)
     """
     left, top, right, bottom = seen_box(image.width, image.height, preprocessing)
-    smooth = Image.fromarray(heat(attention).astype(np.float32)).resize(
+    smooth = Image.fromarray((score * heat(attention)).astype(np.float32)).resize(
         (right - left, bottom - top), Image.Resampling.BICUBIC
     )
     canvas = Image.new("F", image.size)  # 0: not seen

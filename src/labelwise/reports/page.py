@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from labelwise.analysis.advice import advise
 from labelwise.analysis.comparison import compare, named_pairs, related_pairs
 from labelwise.analysis.curves import PER_LABEL, CoOccurrence, Mistake, co_occurrence, worst_mistakes
 from labelwise.analysis.experts import recorded_use
@@ -22,7 +23,7 @@ from labelwise.analysis.transfer import Transfer, negative_transfer
 from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.files import atomic_write
 from labelwise.core.tables import write_csv
-from labelwise.data.inspection import inspect
+from labelwise.data.inspection import FEW, Inspection, inspect
 from labelwise.metrics.ranking import mean_over_labels
 from labelwise.reports.charts import SERIES, SMALL, difference_chart
 from labelwise.reports.compare_sections import compared
@@ -39,6 +40,7 @@ from labelwise.reports.run_sections import (
     shown_labels,
     training_charts,
 )
+from labelwise.reports.terms import explained
 from labelwise.training.run import Run, open_runs
 from labelwise.training.settings import settings_of
 
@@ -55,7 +57,6 @@ class ReportOptions:
     pairs: Sequence[str] = ()
     images: int = 12
     predictions: int = 0
-    quality: bool = False
     per_label_baseline: bool = False
     bootstrap: int = 1000
     batch_size: int = 32
@@ -79,7 +80,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
     runs = open_runs(sources)
     data = report_data(runs, options.data, options.split)
     seen = {run.name: trained_on(run, data.measured) for run in runs}
-    _check(runs, seen, options)  # before the work, not after it
+    _check(runs, options)  # before the work, not after it
     measured = measure_runs(
         runs,
         data.measured,
@@ -108,22 +109,27 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         "runs": [run.to_dict() for run in measured],
     }
     compared, script = _compared(measured, options, out, numbers) if len(measured) > 1 else ({}, None)
+    # A run repeats the labels of images that it was trained on, right or wrong.
+    issues = None if seen[best.name] else label_issues(best.scores, best.targets)
+    advice = advise(best, None if options.data else _unmeasured(best, found), issues)
+    about = {"runs": measured, "best": best, "advice": advice}
     sections = render_sections(
         "report.html",
-        runs=measured,
-        best=best,
+        **about,
         options=options,
         inspection=found,
         problems=data_problems(found, best),
         recipes=_recipes(measured),
+        issues=issues,
+        few=FEW,
         **compared,
-        **_in_depth(best, measured, options, out, numbers),
+        **_in_depth(best, measured, issues, options, out, numbers),
     )
     atomic_write(out / NUMBERS, json.dumps(finite(numbers), indent=1, ensure_ascii=False) + "\n")
     return write_report(
         out / PAGE,
         title=measured[0].name if len(measured) == 1 else f"{len(measured)} runs compared",
-        lead=part("parts.html", "report_lead", runs=measured, best=best, split=data.split, warnings=warnings),
+        lead=explained(part("parts.html", "report_lead", **about, split=data.split, warnings=warnings)),
         sections=sections,
         footer=f"Written by labelwise {version('labelwise')}. All numbers are in {NUMBERS} and the CSV files.",
         contents=True,
@@ -131,20 +137,13 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
     )
 
 
-def _check(runs: Sequence[Run], seen: Mapping[str, int | None], options: ReportOptions) -> None:
+def _check(runs: Sequence[Run], options: ReportOptions) -> None:
     names = [run.name for run in runs]
     if options.reference is not None and options.reference not in names:
         raise unknown_name("run", options.reference, names)
     named_pairs(options.pairs, common_labels(runs))
     if len(runs) > 1 and options.bootstrap < 1:
         raise LabelwiseError("comparing runs needs bootstrap samples", options={"bootstrap": 1000})
-    trained = [name for name in names if seen[name]]
-    if options.quality and trained:
-        raise LabelwiseError(
-            f"{trained[0]} was trained on {seen[trained[0]]:,} of these images and repeats their labels, right or "
-            "wrong; look for label errors in images that it was not trained on",
-            options={"split": "test"},
-        )
     if options.per_label_baseline and not all(run.frozen for run in runs):
         raise LabelwiseError(
             "the per-label baseline needs runs that were trained with a frozen backbone; "
@@ -179,8 +178,20 @@ def _compared(
     return compared(runs, comparisons, settings, pairs), script
 
 
+def _unmeasured(run: MeasuredRun, found: Inspection) -> dict[str, int] | None:
+    """Images with each label that were not measured: those that there are for training."""
+    measured = dict(zip(run.labels, run.table.positives_per_label().tolist(), strict=True))
+    rest = {one.label: one.present - measured[one.label] for one in found.labels if one.label in measured}
+    return rest if any(rest.values()) else None
+
+
 def _in_depth(
-    run: MeasuredRun, runs: Sequence[MeasuredRun], options: ReportOptions, out: Path, numbers: dict[str, Any]
+    run: MeasuredRun,
+    runs: Sequence[MeasuredRun],
+    issues: Sequence[LabelIssue] | None,
+    options: ReportOptions,
+    out: Path,
+    numbers: dict[str, Any],
 ) -> dict[str, Any]:
     """What the page shows about the best run."""
     # In the order of all charts, so that each run keeps its colour; `run` is always among them.
@@ -191,13 +202,12 @@ def _in_depth(
     write_csv(out / "labels.csv", [{"run": name, **row} for name, labels in rows.items() for row in labels])
     wrong, missed = (worst_mistakes(run, kind, options.images) for kind in ("false positive", "miss"))
     write_csv(out / "mistakes.csv", mistake_rows(run, [*wrong, *missed]))
-    together = issues = transfer = None
+    together = transfer = None
     if run.config.task == "multi-label" and len(run.labels) > 1:
         found = co_occurrence(run.targets, run.predicted)
         together = {"found": found, "names": [run.labels[n] for n in found.columns]}
         write_csv(out / "cooccurrence.csv", pair_rows(run, found))
-    if options.quality:
-        issues = label_issues(run.scores, run.targets)
+    if issues is not None:
         write_csv(out / "label_issues.csv", issue_rows(run, issues))
         numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
     if options.per_label_baseline:
@@ -219,7 +229,6 @@ def _in_depth(
         "false_positives": wrong,
         "misses": missed,
         "thumbnail": thumbnail,
-        "issues": issues,
         "per_label": PER_LABEL,
         "issues_to_show": issues_to_show,
         "transfer": transfer,

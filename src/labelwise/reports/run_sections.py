@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from labelwise.analysis.curves import best_f1, common_threshold, few_of_each, pr
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.analysis.quality import LabelIssue
 from labelwise.core.errors import counted, shortened
-from labelwise.data.inspection import Inspection
+from labelwise.data.inspection import FEW, Inspection
 from labelwise.reports.charts import SHARES, Point, Row, line_chart, plot, row_chart
 from labelwise.reports.html import Html, percent
 from labelwise.reports.overlay import data_uri, overlay
@@ -37,8 +38,10 @@ def shown_labels(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     best_first = sorted(rows, key=lambda row: -(row["AP"] if row["AP"] is not None else -1))
     half = _LABELS // 2
     shown = best_first if len(rows) <= _LABELS else best_first[:half] + best_first[-half:]
-    bars = [Row(row["label"], math.nan if row["AP"] is None else row["AP"]) for row in shown]
-    return {"rows": shown, "half": half, "chart": row_chart(bars, title="Average precision", style="bars")}
+    bars = [Row(row["label"], math.nan if row["AP"] is None else row["AP"], images=row["positives"]) for row in shown]
+    few = sum(row["positives"] < FEW for row in rows)
+    note = f"Grey: fewer than {FEW} images have the label, so that its number is mostly luck." if few else ""
+    return {"rows": shown, "half": half, "chart": row_chart(bars, title="AP of each label", note=note, style="bars")}
 
 
 def curves(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
@@ -51,6 +54,8 @@ def curves(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> list[dict[str, Any]
             "caption": " / ".join(percent(float(one.average_precision[n])) for one in runs),
             "curves": [_from_zero(precision_recall_curve(one.values[:, n], one.targets[:, n])) for one in runs],
             "now": (rows[n]["recall"], rows[n]["precision"]),
+            "images": rows[n]["positives"],
+            "few": rows[n]["positives"] < FEW,
         }
         for n in order
     ]
@@ -139,13 +144,14 @@ def _card(prediction: Prediction, truth: Sequence[str]) -> dict[str, Any]:
             "label": label,
             "score": score,
             "right": label in truth,
-            "uri": data_uri(overlay(image, prediction.attention(label), prediction.preprocessing), 200),
+            "uri": data_uri(overlay(image, prediction.attention(label), prediction.preprocessing, score=score), 200),
         }
         for label, score in zip(prediction.labels, prediction.scores, strict=True)
     ]
     return {
         "uri": data_uri(image),
-        "name": prediction.name,
+        "path": prediction.name,
+        "name": Path(prediction.name).name,
         "truth": list(truth),
         "missed": [label for label in truth if label not in prediction.labels],
         "wrong": sum(not one["right"] for one in predicted),

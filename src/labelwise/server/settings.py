@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -15,12 +17,36 @@ from labelwise.runtime.sessions import EngineName
 
 MOST_MAPS = 64  # in the answer to one /explain
 KEY_VARIABLE = "LABELWISE_API_KEY"  # of the environment
+_PIXEL_BYTES = 24  # at the most, while an image is decoded: a PNG with transparency that has to be turned
+_MOST_PIXELS = 178_000_000  # Pillow refuses 178,956,971
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # no slash and no leading dot: a name is never a path
 
 
 class ModelSource(Config):
     name: str  # in the server's URLs
     source: str  # a run folder, a model folder, an exported model or a hub id
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may use: the machine's, or its control group's (a container, a service)."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    files = {"": "/sys/fs/cgroup{}/memory.max", "memory": "/sys/fs/cgroup/memory{}/memory.limit_in_bytes"}
+    with suppress(OSError):  # not Linux
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            for place in (group, ""):  # a container may see its own group as the root
+                with suppress(KeyError, OSError, ValueError):  # another controller, no such file, "max"
+                    limits.append(int(Path(files[controllers].format(place)).read_text(encoding="utf-8")))
+    return min(limits)
+
+
+def pixel_limit(memory: int) -> int:
+    """The largest image that a quarter of the memory can decode, whatever its format.
+
+    >>> pixel_limit(8 << 30), pixel_limit(64 << 30)  # cameras have up to 61 megapixels, some phones 108 or 200
+    (89478485, 178000000)
+    """
+    return min(_MOST_PIXELS, memory // 4 // _PIXEL_BYTES)
 
 
 class ServeSettings(Config):
@@ -34,7 +60,8 @@ class ServeSettings(Config):
         batch_size: Most images of several requests in one batch.
         max_wait: Milliseconds that an image waits for others to share its batch.
         max_bytes: Largest request; larger ones get status 413.
-        max_pixels: Largest image, by its header; larger ones get status 413 before anything is decoded.
+        max_pixels: Largest image, by its header; larger ones get status 413 before anything is decoded. Default: what a
+            quarter of the machine's or container's memory can decode, e.g. 89 megapixels of 8 GB; at most 178.
         max_files: Most images per request; more get status 413.
         timeout: Seconds after which an image without an answer gets status 503.
         queue: Most images that wait for an answer; more get status 429.
@@ -45,8 +72,8 @@ class ServeSettings(Config):
     workers: int = Field(default=1, ge=1)
     batch_size: int = Field(default=32, ge=1)
     max_wait: float = Field(default=10.0, ge=0)
-    max_bytes: int = Field(default=32_000_000, ge=1)
-    max_pixels: int = Field(default=50_000_000, ge=1)
+    max_bytes: int = Field(default=64_000_000, ge=1)
+    max_pixels: int = Field(default_factory=lambda: pixel_limit(memory_limit()), ge=1)
     max_files: int = Field(default=32, ge=1)
     timeout: float = Field(default=60.0, gt=0)
     queue: int = Field(default=256, ge=1)

@@ -16,3 +16,18 @@ export function drawn(tag, attributes = {}, ...children) {
 }
 
 export const two = (number) => number.toFixed(2);
+
+/** Kept by this browser over reloads; some refuse that in private windows, and then it is lost. */
+export function remember(key, value) {
+  try {
+    localStorage.setItem(key, JSON.stringify(value));
+  } catch { /* nothing depends on it */ }
+}
+
+export function recall(key) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? {};
+  } catch {
+    return {};
+  }
+}

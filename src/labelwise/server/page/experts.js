@@ -3,6 +3,7 @@
 import { drawn, element } from "./dom.js";
 
 const WIDTH = 340, HEIGHT = 150, LEFT = 40, RIGHT = 4, TOP = 8, BOTTOM = 20;
+const WHAT = "Small networks inside the model's head. A gate decides how much each of them counts for a label.";
 const LEAST = 0.001; // the log scale's foot: what counts less is drawn as this
 
 /** `names` of the experts ("own", "shared 0", …) and the label's gate `weights` in the same order; they sum to 1. */
@@ -33,7 +34,7 @@ export function expertChart(label, names, weights) {
   });
   const key = element("span", { className: "key" },
     element("i", { className: "own" }), "own", element("i", { className: "shared" }), "shared, by number");
-  const caption = element("figcaption", {}, element("b", {}, "Experts"), key,
+  const caption = element("figcaption", {}, element("abbr", { title: WHAT }, "Experts"), key,
     element("small", {}, `Gate weights, log scale: ${said}.`));
   return element("figure", { className: "experts" }, caption, chart);
 }

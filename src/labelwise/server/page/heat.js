@@ -1,4 +1,4 @@
-// An attention map over a photo: the same colours and the same part of the photo as in labelwise's reports.
+// An attention map over a photo: the same colours, strength and part of the photo as in labelwise's reports.
 
 // The colour map inferno at nine even points: equal steps of heat look like equal steps.
 const INFERNO = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85], [227, 89, 51], [249, 140, 10],
@@ -6,8 +6,11 @@ const INFERNO = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 5
 const COLDEST = 0.3; // of the colour map: black would only darken the photo
 const LONGEST = 384; // pixels of the canvas: heat is smooth, the browser enlarges the rest
 
-/** Draws `map` (rows of numbers) so that it lies on what `model` saw of a photo of this size. */
-export function drawHeat(canvas, map, width, height, model) {
+/**
+ * Draws `map` (rows of numbers) so that it lies on what `model` saw of a photo of this size. It is as strong as the
+ * label's `score`: attention sums to 1 also for a label that is not there.
+ */
+export function drawHeat(canvas, map, score, width, height, model) {
   const scale = LONGEST / Math.max(width, height);
   canvas.width = Math.max(1, Math.round(width * scale));
   canvas.height = Math.max(1, Math.round(height * scale));
@@ -20,7 +23,7 @@ export function drawHeat(canvas, map, width, height, model) {
   }
   const w = Math.max(1, Math.round(wide)), h = Math.max(1, Math.round(high));
   const heat = new OffscreenCanvas(w, h);
-  heat.getContext("2d").putImageData(new ImageData(colours(enlarged(shares(map), w, h)), w, h), 0, 0);
+  heat.getContext("2d").putImageData(new ImageData(colours(enlarged(shares(map, score), w, h)), w, h), 0, 0);
   context.drawImage(heat, left, top);
 }
 
@@ -32,12 +35,12 @@ export function seenBox(width, height, { resize, size, crop_ratio: ratio = 1 }) 
   return [(width - side) / 2, (height - side) / 2, side, side];
 }
 
-/** 0 to 1; faint all over if attention is spread almost evenly: stretched, it would show a preference that is not there. */
-function shares(map) {
+/** 0 to `score`; faint all over if attention is spread almost evenly: stretched, it would show a preference that is not there. */
+function shares(map, score) {
   const values = map.flat();
   const low = Math.min(...values), mean = values.reduce((a, b) => a + b, 0) / values.length;
   const span = Math.max(Math.max(...values) - low, mean, 1e-12);
-  return map.map((row) => row.map((value) => (value - low) / span));
+  return map.map((row) => row.map((value) => score * (value - low) / span));
 }
 
 /** [height x width] values between the points of a small grid, by cubic interpolation: first along rows, then columns. */

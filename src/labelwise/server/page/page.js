@@ -3,11 +3,14 @@
 import { ask, Queue, Refused, useKey } from "./api.js";
 import { Card } from "./card.js";
 import { byId, element } from "./dom.js";
-import { asCsv, asJson, download } from "./results.js";
+import { Large } from "./large.js";
+import { asCsv, asJson, download, downloadXmp } from "./results.js";
 import { Thresholds } from "./thresholds.js";
+import { View } from "./view.js";
 
 const queue = new Queue();
-let models = [], cards = [], words = [], drawing = 0;
+const large = new Large();
+let models = [], cards = [], shown = [], words = [], drawing = 0;
 
 const page = {
   model: null,
@@ -33,8 +36,10 @@ const page = {
   remove(card) {
     cards = cards.filter((other) => other !== card);
     card.forget();
-    summarise();
+    arrange();
   },
+  enlarge: (card) => large.open(card, shown),
+  corrected: () => summarise(), // the card stays where it is, also if the filter no longer fits
   askForKey(reason) {
     byId("key-reason").textContent = reason;
     if (!byId("key-form").hidden) return;
@@ -42,33 +47,41 @@ const page = {
     byId("key").focus();
   },
 };
-const best = (label) => Math.max(0, ...cards.map((card) => card.best?.get(label) ?? 0));
+const best = (label) => Math.max(0, ...cards.map((card) => card.score(label)));
 const thresholds = new Thresholds(redraw, best);
+const view = new View(arrange);
 
 function redraw() {
   cancelAnimationFrame(drawing); // a moved slider fires more often than the screen is drawn
-  drawing = requestAnimationFrame(() => { cards.forEach((card) => card.draw()); summarise(); });
+  drawing = requestAnimationFrame(() => { cards.forEach((card) => card.draw()); arrange(); thresholds.remember(); });
+}
+
+function arrange() {
+  shown = view.arrange(cards);
+  summarise();
 }
 
 function answered() {
-  for (const card of cards) card.best = card.scores && new Map(card.scores);
   if (thresholds.values.size > 60) thresholds.list();
-  summarise();
+  arrange();
 }
 
 function summarise() {
   byId("work").hidden = !cards.length;
   byId("drop").classList.toggle("small", cards.length > 0);
   const done = cards.filter((card) => card.scores), labels = done.reduce((sum, card) => sum + card.chosen().length, 0);
-  byId("summary").textContent = `${labels} labels on ${done.length} of ${cards.length} images.`;
-  for (const id of ["copy", "save-json", "save-csv"]) byId(id).disabled = !done.length;
+  const corrected = cards.reduce((sum, card) => sum + card.corrections.size, 0);
+  const hidden = cards.length - shown.length;
+  byId("summary").textContent = `${labels} labels on ${done.length} of ${cards.length} images.`
+    + (corrected ? ` ${corrected} corrected.` : "") + (hidden ? ` ${hidden} not shown.` : "");
+  for (const id of ["copy", "save-json", "save-csv", "save-xmp"]) byId(id).disabled = !done.length;
 }
 
 function add(files) {
   const fresh = [...files].map((file) => new Card(file, page));
   cards.push(...fresh);
   byId("photos").append(...fresh.map((card) => card.root));
-  summarise();
+  arrange();
   if (page.model) fresh.forEach(page.enqueue);
 }
 
@@ -86,7 +99,8 @@ function restart() {
   const few = labels.slice(0, 12).join(", "), more = labels.length - 12;
   const others = more > 0 ? ` and ${more.toLocaleString("en")} other${more > 1 ? "s" : ""}` : "";
   byId("about").textContent = `${page.model.name} looks for ${few}${others}.`;
-  thresholds.use(new Map(labels.map((label) => [label, own.get(label) ?? median])));
+  thresholds.use(new Map(labels.map((label) => [label, own.get(label) ?? median])), page.model.name);
+  view.offer(labels);
   cards.forEach(page.enqueue);
 }
 
@@ -126,7 +140,8 @@ byId("clear").onclick = () => { [...cards].forEach(page.remove); byId("files").f
 const contents = () => cards.map((card) => (
   { file: card.file, scores: card.scores, chosen: card.chosen(), message: card.message.textContent }));
 byId("save-json").onclick = () => download("labels.json", asJson(contents()), "application/json");
-byId("save-csv").onclick = () => download("labels.csv", asCsv(contents(), [...thresholds.values.keys()]), "text/csv");
+byId("save-csv").onclick = () => download("labels.csv", asCsv(contents()), "text/csv");
+byId("save-xmp").onclick = () => downloadXmp(contents());
 byId("copy").hidden = !navigator.clipboard; // there is none on an address that is neither https nor this machine
 byId("copy").onclick = async (event) => {
   await navigator.clipboard.writeText(asJson(contents()));

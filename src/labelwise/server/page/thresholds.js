@@ -1,6 +1,6 @@
 // A slider for each label and one for all of them.
 
-import { byId, element, two } from "./dom.js";
+import { byId, element, recall, remember, two } from "./dom.js";
 
 const SHOWN = 60; // sliders at once; of more labels those with the best scores, or those that are looked for
 
@@ -16,10 +16,12 @@ export class Thresholds {
     byId("find").oninput = () => this.list();
   }
 
-  /** Starts again with these labels' own thresholds, a Map. */
-  use(thresholds) {
+  /** Starts again with these labels' own thresholds, a Map; what was moved before a reload of this `model` stays so. */
+  use(thresholds, model) {
     this.own = thresholds;
-    this.values = new Map(thresholds);
+    this.key = `thresholds of ${model}`;
+    const moved = recall(this.key);
+    this.values = new Map([...thresholds].map(([label, own]) => [label, moved[label] ?? own]));
     byId("find").value = "";
     byId("find-field").hidden = thresholds.size <= SHOWN;
     this.list();
@@ -27,6 +29,11 @@ export class Thresholds {
 
   get(label) {
     return this.values.get(label) ?? 0.5;
+  }
+
+  remember() {
+    const moved = [...this.values].filter(([label, value]) => value !== this.own.get(label));
+    remember(this.key, Object.fromEntries(moved));
   }
 
   set(labels, value) {
