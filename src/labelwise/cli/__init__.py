@@ -125,7 +125,7 @@ def _note(text: str) -> None:
     """A line about what was assumed, on stderr, once: a command may open a table several times."""
     if text not in _noted:
         _noted.add(text)
-        print(f"note: {text}".encode("utf-8", "replace").decode(), file=sys.stderr, flush=True)  # noqa: T201
+        say(f"note: {text}", stderr=True)
 
 
 _noted: set[str] = set()
