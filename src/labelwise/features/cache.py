@@ -192,7 +192,7 @@ class MapBuilder:
         """Compute the maps that a store lacks; `engine` is opened only if there are any."""
         if not self._missing(store):  # then no lock is needed, and a read-only folder is enough
             return
-        with store.filling(), evaluating(self.backbone):
+        with store.filling(self.digests), evaluating(self.backbone):
             rounds = 0
             while needed := self._missing(store):
                 store.remove_damaged()
