@@ -19,6 +19,7 @@ from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from labelwise import backbones, data, heads, losses, metrics
+    from labelwise.api.cache import cache
     from labelwise.api.cost import bench, complexity, estimate
     from labelwise.api.deployment import export, push, serve
     from labelwise.api.evaluation import evaluate, report
@@ -38,6 +39,7 @@ __all__ = [
     "Tagger",
     "backbones",
     "bench",
+    "cache",
     "check_explanations",
     "complexity",
     "create_model",

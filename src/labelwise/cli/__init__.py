@@ -50,9 +50,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "heads": "List the heads, or show every option of one.",
         "backbones": "List the backbones that match a pattern.",
         "complexity": "Count the parameters and multiply-adds of a model.",
+        "cache": "Show how large the cache is, or empty it.",
     },
 }
-_MODULES = {"data": "data:app", "heads": "info:heads", "backbones": "info:backbones", "complexity": "info:complexity"}
+_MODULES = {"data": "data:app"} | {name: f"info:{name}" for name in ("heads", "backbones", "complexity", "cache")}
 for _number, (_title, _commands) in enumerate(COMMANDS.items()):
     _group = Group(_title, sort_key=_number)
     for _row, (_name, _help) in enumerate(_commands.items()):

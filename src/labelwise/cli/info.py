@@ -1,9 +1,9 @@
-"""`labelwise heads`, `labelwise backbones` and `labelwise complexity`: what there is to choose from, and its cost."""
+"""`labelwise heads`, `backbones`, `complexity` and `cache`: what there is to choose from, and what it costs."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import labelwise as lw
-from labelwise.cli.common import described_by, parse_options
+from labelwise.cli.common import described_by, parse_options, say
 from labelwise.core.errors import LabelwiseError
 
 
@@ -107,3 +107,15 @@ def complexity(
             f"{part['macs_without_attention'] / 1e9:.3f}",
         )
     Console().print(table)
+
+
+@described_by("api.cache:cache")
+def cache(*, clear: Literal["features", "engines", "models", "all"] | None = None) -> None:
+    """Say where the cache is and how large each part of it is, and empty a part on request."""
+    found = lw.cache(clear)
+    say(f"{'deleted' if clear else 'the cache'} in {found.folder}:")
+    for part in found.parts:
+        say(f"  {part}")
+    if clear is None:
+        say("To empty a part (it is made again when it is needed): labelwise cache --clear features")
+        say("To keep the cache elsewhere: set the environment variable LABELWISE_CACHE to a folder")
