@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from cyclopts import App, CycloptsError, Group
 
-from labelwise.core.errors import LabelwiseError, before_loading, errors_told_by, is_out_of_memory, missing_torch
+from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory, missing_torch
 
 
 def package_version() -> str:
@@ -71,12 +71,21 @@ _FLAGS = {
 }
 
 
+class _Announcer:
+    """Finds no module, but says when PyTorch is imported, which takes seconds."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torch":
+            print("loading PyTorch …", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
-    if sys.stderr.isatty() and not before_loading:
-        before_loading.append(lambda: print("loading PyTorch …", file=sys.stderr, flush=True))  # noqa: T201
+    if sys.stderr.isatty() and _Announcer not in sys.meta_path:
+        sys.meta_path.insert(0, _Announcer)
     try:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
         if {"--help", "-h"} & set(words) and words[0] in commands:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -154,16 +153,9 @@ def missing_torch(error: ImportError) -> LabelwiseError | None:
     return LabelwiseError("this needs PyTorch; install it with: pip install 'labelwise[train]'")
 
 
-# Called before PyTorch is loaded, which takes seconds; the command line shows that something happens.
-before_loading: list[Callable[[], None]] = []
-
-
 @contextmanager
 def torch_needed() -> Iterator[None]:
     """Around imports that need PyTorch: without it, the error says what to install."""
-    if "torch" not in sys.modules:
-        for tell in before_loading:
-            tell()
     try:
         yield
     except ImportError as error:

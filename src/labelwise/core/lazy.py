@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from labelwise.core.errors import missing_torch
+from labelwise.core.errors import torch_needed
 
 
 def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
@@ -37,12 +37,10 @@ def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
+        with torch_needed():
             if homes[name] == package:
                 return import_module(f"{package}.{name}")
             value = getattr(import_module(homes[name]), name)
-        except ModuleNotFoundError as error:
-            raise missing_torch(error) or error from None
         setattr(sys.modules[package], name, value)  # the next time it is there at once
         return value
 
