@@ -66,7 +66,3 @@ __all__ = [
 ]
 
 __getattr__ = lazy_imports(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__

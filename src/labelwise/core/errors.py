@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -103,6 +104,15 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") ->
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+def described(value: object) -> str:
+    """What somebody passed, for an error message: its beginning and its type.
+
+    >>> described(7), described([1.5] * 99)
+    ('7 (int)', '[1.5, 1.5, 1.5, 1.5, 1.5, 1.5, ...] (list)')
+    """
+    return f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
 
 
 def did_you_mean(path: str | Path) -> str:

@@ -50,6 +50,11 @@ class FeatureCache:
         self.rows = np.flatnonzero((self._slots >= 0).all(axis=(0, 2)))
         self.bad_images = bad_images
 
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.shape))
+        mirrored = ", also mirrored" if len(self._slots) > 1 else ""
+        return f"<FeatureCache: {counted(len(self.rows), 'image')}, maps of {size} (C, H, W){mirrored}>"
+
     @classmethod
     def build(
         cls,

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.data.images import is_image
 from labelwise.runtime.prediction import Evidence, TaggerConfig
 from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
@@ -41,7 +41,7 @@ class ExportConfig(Config):
     made_with: dict[str, str] = Field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class ExportedModel:
     """An export folder whose config was read: a `Model` that runs without PyTorch. `open` or the first use opens it."""
 
@@ -61,6 +61,10 @@ class ExportedModel:
         self._require_same_labels(path, session.output_shape, session.metadata)
         self._session = session
         return self
+
+    def __repr__(self) -> str:
+        about = f"{self.about.kind}, {self.about.precision}"
+        return f"<ExportedModel {str(self.folder)!r}: {counted(len(self.config.labels), 'label')}, {about}>"
 
     @property
     def engine(self) -> FileEngine:
