@@ -10,7 +10,7 @@ the bundled folder and exported into the folder itself, with 16-bit weights. Bot
 
 To export it again without training it (the first line) and to measure it (the second):
 
-    labelwise export src/labelwise/bundled/voc2007/pytorch --half --out src/labelwise/bundled/voc2007
+    labelwise export src/labelwise/bundled/voc2007/pytorch --half --overwrite --out src/labelwise/bundled/voc2007
     labelwise evaluate --data voc:/data/VOCdevkit --split test --json docs/results/voc2007-bundled.json
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
     )
     folder = default_model()
     model.save(folder / PYTORCH, compact=True)
-    lw.export(folder / PYTORCH, out=folder, half=True)
+    lw.export(folder / PYTORCH, out=folder, half=True, overwrite=True)
 
     measured = {}
     for name, source in (("float32", folder / PYTORCH), ("bundled", folder)):

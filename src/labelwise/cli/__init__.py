@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Collection
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, MissingArgumentError
 
 from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory, missing_torch
 
@@ -53,13 +53,27 @@ COMMANDS: dict[str, dict[str, str]] = {
         "cache": "Show how large the cache is, or empty it.",
     },
 }
+# The examples that errors show for copying, with all that a command needs.
+EXAMPLES = {
+    "evaluate": "labelwise evaluate runs/first --data photos.csv",
+    "report": "labelwise report runs/first --out report",
+    "sweep": "labelwise sweep --data photos.csv --grid seed=0,1,2 --out sweeps/seeds",
+    "export": "labelwise export runs/first --out first-onnx",
+    "push": "labelwise push runs/first ann/pets",
+    "data inspect": "labelwise data inspect photos.csv",
+    "data split": "labelwise data split photos.csv --out splits.csv",
+    "data convert": "labelwise data convert photos.csv --to coco --out photos-coco",
+    "data download": "labelwise data download voc2007",
+    "data sample": "labelwise data sample --out sample",
+}
 _MODULES = {"data": "data:app"} | {name: f"info:{name}" for name in ("heads", "backbones", "complexity", "cache")}
 for _number, (_title, _commands) in enumerate(COMMANDS.items()):
     _group = Group(_title, sort_key=_number)
     for _row, (_name, _help) in enumerate(_commands.items()):
         _path = f"labelwise.cli.{_MODULES.get(_name, f'{_name}:{_name}')}"
         app.command(_path, name=_name, help=_help, group=_group, sort_key=_row)
-app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
+_options = app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
+app.register_install_completion_command(help="Let the shell complete commands, flags and files.", group=_options)
 
 # Keyword arguments whose flag has another name.
 _FLAGS = {
@@ -93,8 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
         with errors_told_by(lambda error: error.for_command_line(_FLAGS, _known_flags(words))):
             app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        command = " ".join(["labelwise", *(error.command_chain or ())])
-        _fail(f"{' '.join(str(error).split())} See: {command} --help")
+        command = " ".join(error.command_chain or ())
+        said = _missing(error, command) if type(error) is MissingArgumentError else " ".join(str(error).split())
+        _fail(f"{said} See: {f'labelwise {command}'.strip()} --help")
     except LabelwiseError as error:
         _fail(error.for_command_line(_FLAGS, _known_flags(words)))
     except ModuleNotFoundError as error:
@@ -117,6 +132,13 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         raise SystemExit(130) from None
+
+
+def _missing(error: MissingArgumentError, command: str) -> str:
+    assert error.argument is not None
+    if error.keyword is not None or command not in EXAMPLES:
+        return f"{error.keyword or error.argument.name} needs a value."
+    return f"{error.argument.name} is missing, for example: {EXAMPLES[command]}."
 
 
 def _known_flags(words: list[str]) -> Collection[str] | None:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Model, OnBadImage, Split, Workers, described_by, say, split_names
+from labelwise.cli.common import (
+    AtLeastOne,
+    FileName,
+    Flag,
+    Model,
+    OnBadImage,
+    Split,
+    Workers,
+    described_by,
+    say,
+    split_names,
+)
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
@@ -16,7 +27,7 @@ from labelwise.core.files import atomic_write
 @described_by("api.explanation:explain")
 def explain(
     model: Model = None,
-    image: str | None = None,
+    image: FileName | None = None,
     /,
     *,
     out: Path | None = None,
@@ -27,7 +38,7 @@ def explain(
     head: int | None = None,
     check: Flag = False,
     experts: Flag = False,
-    data: str | None = None,
+    data: FileName | None = None,
     split: Split = "test",
     images: int = 200,
     area: float = 0.25,

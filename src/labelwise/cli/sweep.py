@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say
+from labelwise.cli.common import AtLeastOne, FileName, Flag, Names, described_by, parse_options, parse_setting, say
 from labelwise.core.errors import LabelwiseError, counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def sweep(
     *,
     grid: Names,
     out: Path,
-    data: str | None = None,
+    data: FileName | None = None,
     recipe: Path | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     test_split: str = "test",

@@ -155,6 +155,23 @@ def find_export(source: str | Path) -> ExportedModel | None:
     return ExportedModel(Path(source), ExportConfig.parse(about, where), TaggerConfig.parse(known, where), model)
 
 
+def check_target(folder: Path, *, overwrite: bool) -> None:
+    """An error if an export must not be written into `folder`: it holds something else, or an export to be kept."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        found = folder.is_dir() and find_export(folder) is not None
+    except LabelwiseError:  # a damaged one
+        found = True
+    if not found:
+        raise LabelwiseError(f"{str(folder)!r} exists and is not an export folder; choose another folder or empty it")
+    if not overwrite:
+        raise LabelwiseError(
+            f"{str(folder)!r} already holds an export; overwrite it, or choose another folder",
+            options={"overwrite": True},
+        )
+
+
 def _section(content: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
     section = content.get(name)
     if not isinstance(section, dict):
