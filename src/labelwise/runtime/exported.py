@@ -14,7 +14,7 @@ from pydantic import Field
 
 from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.errors import LabelwiseError, counted, nearest_path
 from labelwise.data.images import is_image
 from labelwise.runtime.prediction import Evidence, TaggerConfig
 from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
@@ -120,12 +120,15 @@ class ExportedModel:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name that is no local path can be a model on the hub. Beside a folder `runs`, `runs/frist` is a slip.
+    """Whether a name that is no local path can be a model on the hub. Beside `runs/first`, `runs/frist` and `rnus/first`
+    are slips.
 
     >>> is_hub_id("owner/name"), is_hub_id("photo"), is_hub_id("./runs/first"), is_hub_id("owner/phto.jpg")
     (True, False, False, False)
     """
-    return bool(_HUB_ID.fullmatch(name)) and not is_image(Path(name).name) and not Path(name).parent.is_dir()
+    if not _HUB_ID.fullmatch(name) or is_image(Path(name).name):
+        return False
+    return not Path(name).parent.is_dir() and nearest_path(name) is None
 
 
 def find_export(source: str | Path) -> ExportedModel | None:
