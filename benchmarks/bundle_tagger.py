@@ -35,6 +35,7 @@ from labelwise.model.model import LabelModel, load_model
 from labelwise.runtime.folder import PYTORCH
 
 NAME = "labelwise/voc2007"
+READABLE = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
@@ -54,6 +55,7 @@ def main() -> None:
     model = load_model(arguments.trained)
     model.config = model.config.model_copy(
         update={
+            "labels": tuple(READABLE.get(name, name) for name in model.labels),
             "temperature": fit.temperature,
             "offset": fit.offset,
             "thresholds": fit.thresholds,

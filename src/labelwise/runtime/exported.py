@@ -120,8 +120,9 @@ class ExportedModel:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name that is no local path can be a model on the hub. Beside `runs/first`, `runs/frist` and `rnus/first`
-    are slips.
+    """Whether a name that is no local path can be a model on the hub.
+
+    Beside a folder `runs/first`, `runs/frist` and `rnus/first` are slips.
 
     >>> is_hub_id("owner/name"), is_hub_id("photo"), is_hub_id("./runs/first"), is_hub_id("owner/phto.jpg")
     (True, False, False, False)
