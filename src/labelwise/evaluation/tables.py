@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from labelwise.core.tables import html_table
+from labelwise.core.tables import TerminalTable, html_table
 
 Result = dict[str, Any]
 Cells = tuple[list[str], list[list[str]]]  # columns, and rows of a metric's name and its values
@@ -45,13 +43,13 @@ def headline(result: Result) -> str:
     return f"{named} on {data['source']}{split}: {result['images']:,} images, {labels}"
 
 
-def headline_table(result: Result) -> Table:
+def headline_table(result: Result) -> TerminalTable:
     """Metrics over all labels, with their intervals."""
     columns, rows = _headline_cells(result)
-    return _table(["", *columns], rows, title=_units(result))
+    return TerminalTable(["", *columns], rows, title=_units(result))
 
 
-def convention_table(result: Result) -> Table | None:
+def convention_table(result: Result) -> TerminalTable | None:
     """The metrics as other lines of work compute them; None if none was asked for."""
     if "conventions" not in result:
         return None
@@ -59,10 +57,10 @@ def convention_table(result: Result) -> Table | None:
     metrics = [metric.replace("_top", " top-") for metric in next(iter(conventions.values()))]
     rows = [[name, *map(_number, row.values())] for name, row in conventions.items()]
     title = "percent" if "zsl" in result else "at 0.5 on uncalibrated scores (percent)"
-    return _table(["as", *metrics], rows, title=title)
+    return TerminalTable(["as", *metrics], rows, title=title)
 
 
-def label_table(result: Result) -> Table:
+def label_table(result: Result) -> TerminalTable:
     """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
     labels, caption = result["per_label"], None
     if "zsl" in result:
@@ -73,46 +71,32 @@ def label_table(result: Result) -> Table:
         labels = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
     metrics = ("AP", "precision", "recall", "F1")
     counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
-    rows = (
+    rows = [
         [
-            escape(row["label"]),
+            row["label"],
             *(_number(row[name]) for name in metrics),
             f"{row['threshold']:.3f}",
             *(f"{row[name]:,}" for name in counts),
         ]
         for row in labels
-    )
-    return _table(["label", *metrics, "threshold", *counts], rows, caption=caption)
+    ]
+    return TerminalTable(["label", *metrics, "threshold", *counts], rows, caption=caption)
 
 
-def _zero_shot_label_table(labels: list[Result]) -> Table:
+def _zero_shot_label_table(labels: list[Result]) -> TerminalTable:
     many = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(labels):,} labels" if len(labels) > _ZERO_SHOT_LABELS_SHOWN else None
     shown = sorted(labels, key=lambda row: not row["unseen"])[:_ZERO_SHOT_LABELS_SHOWN]
-    rows = (
+    rows = [
         [
-            escape(row["label"]),
+            row["label"],
             "unseen" if row["unseen"] else "seen",
             _number(row["AP"]),
             _number(row["chance"]),
             f"{row['positives']:,}",
         ]
         for row in shown
-    )
-    return _table(["label", "", "AP", "chance", "positives"], rows, caption=many)
-
-
-def _table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, caption: str | None = None
-) -> Table:
-    cells = list(rows)
-    table = Table(title=title, title_justify="left", caption=caption, box=None)
-    # Where there is no room for all columns, names stay readable.
-    table.add_column(header[0], min_width=min(24, max((len(row[0]) for row in cells), default=0)))
-    for column in header[1:]:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(*row)
-    return table
+    ]
+    return TerminalTable(["label", "", "AP", "chance", "positives"], rows, caption=many, names=2)
 
 
 def notes(result: Result) -> Iterator[str]:
