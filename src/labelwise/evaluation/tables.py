@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from labelwise.core.errors import counted
 from labelwise.core.tables import TerminalTable, html_table
 
 Result = dict[str, Any]
@@ -36,11 +37,11 @@ def headline(result: Result) -> str:
     model, data = result["model"], result["data"]
     named = model.get("source", f"{model['head']} on {model['backbone']}")
     split = f" ({data['split']})" if "split" in data else ""
-    labels = f"{result['labels']:,} labels" if "labels" in result else ""
+    labels = counted(result["labels"], "label") if "labels" in result else ""
     if "zsl" in result:
         unseen = result["zsl"]["labels"]
-        labels = f"{result['gzsl']['labels'] - unseen:,} labels seen, {unseen:,} unseen"
-    return f"{named} on {data['source']}{split}: {result['images']:,} images, {labels}"
+        labels = f"{counted(result['gzsl']['labels'] - unseen, 'label')} seen, {unseen:,} unseen"
+    return f"{named} on {data['source']}{split}: {counted(result['images'], 'image')}, {labels}"
 
 
 def headline_table(result: Result) -> TerminalTable:
@@ -107,12 +108,12 @@ def notes(result: Result) -> Iterator[str]:
         if result["temperature"] != 1 or result["offset"]:
             calibration += f", {_number(ece['after'])} with the model's"
         yield calibration
-    counted, left_out, owner = result, "mAP, CP and CR", "the model does not have"
+    totals, left_out, owner = result, "mAP, CP and CR", "the model does not have"
     if "zsl" in result:
-        counted, left_out, owner = result["gzsl"], "mAP", "are neither seen nor unseen"
+        totals, left_out, owner = result["gzsl"], "mAP", "are neither seen nor unseen"
     not_in_data = result.get("labels_not_in_data", [])
     for count, text in (
-        (counted["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
+        (totals["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
         (result.get("labels_never_predicted", 0), "labels that are never predicted, precision 0 in CP"),
         (len(not_in_data), "labels of the model that are missing in the data, unknown everywhere"),
         (len(result["labels_ignored"]), f"labels of the data that {owner}, ignored"),
