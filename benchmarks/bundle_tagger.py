@@ -10,7 +10,7 @@ the bundled folder and exported into the folder itself, with 16-bit weights. Bot
 
 To export it again without training it (the first line) and to measure it (the second):
 
-    labelwise export src/labelwise/bundled/voc2007/pytorch --half --out src/labelwise/bundled/voc2007
+    labelwise export src/labelwise/bundled/voc2007/pytorch --half --overwrite --out src/labelwise/bundled/voc2007
     labelwise evaluate --data voc:/data/VOCdevkit --split test --json docs/results/voc2007-bundled.json
 """
 
@@ -35,6 +35,7 @@ from labelwise.model.model import LabelModel, load_model
 from labelwise.runtime.folder import PYTORCH
 
 NAME = "labelwise/voc2007"
+READABLE = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
@@ -54,6 +55,7 @@ def main() -> None:
     model = load_model(arguments.trained)
     model.config = model.config.model_copy(
         update={
+            "labels": tuple(READABLE.get(name, name) for name in model.labels),
             "temperature": fit.temperature,
             "offset": fit.offset,
             "thresholds": fit.thresholds,
@@ -62,7 +64,7 @@ def main() -> None:
     )
     folder = default_model()
     model.save(folder / PYTORCH, compact=True)
-    lw.export(folder / PYTORCH, out=folder, half=True)
+    lw.export(folder / PYTORCH, out=folder, half=True, overwrite=True)
 
     measured = {}
     for name, source in (("float32", folder / PYTORCH), ("bundled", folder)):

@@ -20,6 +20,7 @@ from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from labelwise import backbones, data, heads, losses, metrics
+    from labelwise.api.cache import cache
     from labelwise.api.cost import bench, complexity, estimate
     from labelwise.api.deployment import export, push, serve
     from labelwise.api.evaluation import evaluate, report
@@ -40,6 +41,7 @@ __all__ = [
     "Tagger",
     "backbones",
     "bench",
+    "cache",
     "check_explanations",
     "complexity",
     "create_model",
@@ -67,7 +69,3 @@ __all__ = [
 ]
 
 __getattr__ = lazy_imports(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__

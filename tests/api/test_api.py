@@ -60,6 +60,8 @@ def test_import_is_light_and_names_are_public() -> None:
             documented = value.__doc__.partition("Args:")[2]
             for argument in inspect.signature(value).parameters:
                 assert f"        {argument}: " in documented or f"**{argument}: " in documented, (name, argument)
+    for package in (lw.backbones, lw.data, lw.heads, lw.losses):
+        assert dir(package) == sorted(package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         lw.trian  # noqa: B018
 
@@ -78,7 +80,8 @@ COMMANDS = [name for group in cli.COMMANDS.values() for name in group]
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_a_call_of_public_functions(name: str) -> None:
     """Its function is called as `lw.NAME(...)`, and with the same names wherever both have an argument."""
-    file = Path(cli.__file__).parent / f"{'info' if name in ('heads', 'backbones', 'complexity') else name}.py"
+    in_one_file = ("heads", "backbones", "complexity", "cache")
+    file = Path(cli.__file__).parent / f"{'info' if name in in_one_file else name}.py"
     tree = ast.parse(file.read_text(encoding="utf-8"))
     called = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "lw"
@@ -226,7 +229,35 @@ def test_peak_memory_is_that_of_a_new_process(place: Path) -> None:
         assert 100 < peak < 4000
 
 
+def test_objects_say_what_they_are(place: Path) -> None:
+    photo = images(place)[0]
+    tagger = lw.load()
+    assert repr(tagger) == "<Tagger: 20 labels (aeroplane, bicycle, bird, …), 288 x 288 pixels, on onnxruntime>"
+    assert repr(tagger.model) == f"<ExportedModel {str(tagger.model.folder)!r}: 20 labels, onnx, float16>"
+    assert repr(lw.complexity(backbone="resnet10t", head="gap", labels=20)).startswith(
+        "<Complexity: 4.93 M parameters, "
+    )
+    assert repr(lw.predict_stream([photo] * 2, tagger)) == f"<PredictionStream: 2 images, by {tagger!r}>"
+    assert repr(lw.predict_stream(iter([photo]), tagger)).startswith("<PredictionStream: images as they arrive, by <")
+
+
 # ---- mistakes
+
+
+@pytest.mark.parametrize("name", [name for name in lw.__all__ if callable(getattr(lw, name))])
+def test_an_unknown_argument_is_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    function = getattr(lw, name)
+    needed = [
+        argument for argument in inspect.signature(function).parameters.values() if argument.default is argument.empty
+    ]
+    given = {argument.name: "missing" for argument in needed if argument.kind is argument.KEYWORD_ONLY}
+    values = ["missing" for argument in needed if argument.kind is argument.POSITIONAL_OR_KEYWORD]
+    if name == "create_model":
+        values = ["resnet10t", "hsq", 3]
+    with pytest.raises((TypeError, lw.LabelwiseError), match=r"'lables'|takes no keyword arguments"):
+        function(*values, **given, lables=["cat"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_settings_are_refused_with_the_nearest_name(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from labelwise.cli import COMMANDS, app
+from labelwise.cli import COMMANDS, EXAMPLES, app
 from tests.fork_server import Command
 
 
@@ -38,6 +39,7 @@ def test_version(labelwise: Command) -> None:
         (["heads", "hsqq"], "did you mean 'hsq'?"),
         (["backbones", "nothing-like-this"], "no backbone matches"),
         (["frobnicate"], 'Unknown command "frobnicate"'),
+        (["predict", "--top"], "error: --top needs a value. See: labelwise predict --help"),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_exit_2(labelwise: Command, arguments: list[str], message: str) -> None:
@@ -47,6 +49,47 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(labelwise: Command, argument
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_what_is_missing_is_told_with_an_example(labelwise: Command, command: str) -> None:
+    done = labelwise(*command.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert " is missing, for example: " in done.stderr
+    assert done.stderr.endswith(f": {EXAMPLES[command]}. See: labelwise {command} --help\n")
+    app.parse_args(EXAMPLES[command].split()[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_shell_completes_commands_flags_values_and_files(
+    labelwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What bash itself offers, with the script that the command installs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert labelwise("--install-completion", "--shell", "bash").returncode == 0
+    (tmp_path / "photos.csv").touch()
+
+    def offered(line: str) -> list[str]:
+        words = [*line.split(), *([""] if line.endswith(" ") else [])]
+        script = f"""
+            source .bashrc
+            COMP_WORDS=({" ".join(word or "''" for word in words)}); COMP_CWORD={len(words) - 1}
+            _labelwise; printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert offered("labelwise pre") == ["predict"]
+    assert offered("labelwise data ") == ["inspect", "split", "convert", "download", "sample"]
+    assert offered("labelwise predict --on-bad-image ") == ["error", "skip"]
+    assert "--fit-thresholds" in offered("labelwise evaluate --fit")
+    for line in (
+        "predict photos",
+        "evaluate --data photos",
+        "train --data photos",
+        "serve photos",
+        "data inspect photos",
+    ):
+        assert offered(f"labelwise {line}") == ["photos.csv"], line
 
 
 def test_an_error_that_mentions_memory_is_not_a_lack_of_it() -> None:

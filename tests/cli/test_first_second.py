@@ -139,12 +139,13 @@ main(sys.argv[1:])
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_terminal_sees_at_once_that_pytorch_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["complexity", "--backbone", "resnet10t"], ["backbones", "resnet10t"]])
+def test_a_terminal_sees_at_once_that_pytorch_is_loaded(tmp_path: Path, arguments: list[str]) -> None:
     pty = pytest.importorskip("pty")
     terminal, stderr = pty.openpty()
     (tmp_path / "torch.py").write_text("raise ImportError('not today', name='torch')\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "labelwise", "complexity", "--backbone", "resnet10t"]
+    command = [sys.executable, "-m", "labelwise", *arguments]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stderr=stderr, timeout=60, check=False)
     said = os.read(terminal, 10_000).decode().splitlines()
     assert (done.returncode, said[0]) == (2, "loading PyTorch …")

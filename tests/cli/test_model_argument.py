@@ -69,6 +69,7 @@ def test_no_argument_means_the_bundled_model(bundled: None) -> None:
         ("owner/photo.heic", "no such file"),
         ("phto.jpg", r"^no such file or folder: 'phto.jpg'; did you mean 'photo'\?$"),
         ("runs/frist", r"^no such file or folder: 'runs/frist'; did you mean 'runs/first'\?$"),
+        ("rnus/first", r"^no such file or folder: 'rnus/first'; did you mean 'runs/first'\?$"),
         ("nowhere", "no such file or folder: 'nowhere'"),
         ("../nowhere/deep", "no such file or folder"),
     ],

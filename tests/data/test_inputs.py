@@ -80,10 +80,10 @@ def test_batches_and_mixed_lists() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (7, "a int is not an image; give a path"),
-        (None, "a NoneType is not an image"),
-        ({"image": "a.jpg"}, "a dict is not an image"),
-        ([["a.jpg", 1.5]], "a float is not an image"),
+        (7, r"^7 \(int\) is not an image; give a path"),
+        (None, r"^None \(NoneType\) is not an image"),
+        ({"image": "a.jpg"}, r"^{'image': 'a.jpg'} \(dict\) is not an image"),
+        ([["a.jpg", 1.5]], r"^1.5 \(float\) is not an image"),
         (np.zeros(5), r"shape \[5\] is not an image"),
         (np.zeros((5, 7, 2)), r"shape \[5, 7, 2\]"),
         (np.zeros((0, 7, 3)), r"shape \[0, 7, 3\]"),
@@ -98,6 +98,26 @@ def test_what_is_no_image_is_told_in_one_line(wrong: Any, told: str) -> None:
     with pytest.raises(LabelwiseError, match=told) as caught:
         list(find_images(wrong))
     assert "\n" not in str(caught.value)
+
+
+def test_frames_with_a_column_of_paths(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    paths = ["photos/b.jpg", "https://example.org/a.png"]
+    frame = pandas.DataFrame({"id": [1, 2], "title": ["Ann's cat", "a.b"], "path": paths, "labels": ["cat", "dog"]})
+    for images in (frame, frame["path"], frame["path"].to_numpy(), np.array(paths)):
+        assert list(find_images(images)) == paths
+    encoded = io.BytesIO()
+    Image.fromarray(PIXELS).save(encoded, "PNG")
+    contents = pandas.DataFrame({"name": ["one"], "content": [encoded.getvalue()]})
+    np.testing.assert_array_equal(only(contents), PIXELS)
+    without_ending = tmp_path / "0001"
+    without_ending.write_bytes(encoded.getvalue())
+    np.testing.assert_array_equal(only(pandas.DataFrame({"ImageID": [str(without_ending)]})), PIXELS)
+    with pytest.raises(LabelwiseError, match=r"no column of the table \(id, title\) holds images"):
+        list(find_images(frame[["id", "title"]]))
+    frame.loc[1, "path"] = None
+    with pytest.raises(LabelwiseError, match="is not an image"):
+        list(find_images(frame))
 
 
 def test_patterns_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

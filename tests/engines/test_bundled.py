@@ -56,3 +56,11 @@ def test_it_is_small_and_its_card_tells_what_was_measured() -> None:
     assert f"value: {measured['mAP']:.2f}" in card
     for row in measured["per_label"]:
         assert f"| {row['label']} | {row['threshold']:.3f} | {row['AP']:.1f} |" in card
+
+
+def test_nothing_is_measured_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of it ships with it: its first start is as fast as all others."""
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path))
+    said: list[str] = []
+    tagger = lw.load(engine="auto", images=1_000_000, say=said.append)
+    assert (tagger.family, said, list(tmp_path.iterdir())) == ("onnxruntime", [], [])

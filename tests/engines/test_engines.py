@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from labelwise.data.decode import thread_count
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine
+from labelwise.engines.measure import work_of_others
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
@@ -85,8 +90,6 @@ class Delayed:
         self.family, self.model, self.seconds, self.error = family, model, seconds, error
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        import time
-
         time.sleep(self.seconds)
         return TorchEngine(self.model)(images) + np.float32(self.error)
 
@@ -151,6 +154,33 @@ def test_a_memory_that_cannot_be_read_is_measured_again(model: LabelModel, fake:
     for damage in ("", "{", '{"family": "gpu"}', "[]"):
         choice.write_text(damage)
         assert open_engine("auto", model, size=64, images=500, batch_size=2).family == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("others", "days", "again"), [(0.7, 2, True), (None, 2, True), (0.05, 900, False), (0.7, 0, False)]
+)
+def test_what_was_measured_beside_other_work_is_measured_again(
+    model: LabelModel, fake: list[str], tmp_path: Path, others: float | None, days: int, again: bool
+) -> None:
+    open_engine("auto", model, size=64, images=500, batch_size=2)
+    (file,) = tmp_path.glob("engines/*/choice-*.json")
+    measured = json.loads(file.read_text())
+    assert measured["measured"] == pytest.approx(time.time(), abs=60)
+    old = {**measured, "family": "torch", "others": others, "measured": time.time() - days * 86_400}
+    file.write_text(json.dumps(old))
+    said: list[str] = []
+    few = open_engine("auto", model, size=64, images=1, batch_size=2, say=said.append)
+    assert (few.family, len(said)) == ("torch", 1)  # a doubtful answer is better than none
+    many = open_engine("auto", model, size=64, images=500, batch_size=2, say=said.append)
+    assert many.family == ("onnxruntime" if again else "torch")
+    assert ("the machine was busy the last time" in "".join(said)) is again
+
+
+def test_the_work_of_other_processes_is_noticed() -> None:
+    script = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    with work_of_others() as others, subprocess.Popen([sys.executable, "-c", script]) as other:
+        other.wait()
+    assert others() is None or others() > 0.3 / os.cpu_count()
 
 
 def test_an_engine_that_disagrees_is_refused_by_name(model: LabelModel, fake: list[str]) -> None:

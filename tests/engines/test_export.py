@@ -21,7 +21,7 @@ from labelwise.engines.load import load
 from labelwise.evaluation import evaluate, predict_logits
 from labelwise.heads import list_heads, preset
 from labelwise.model.model import LabelModel, create_model, load_model
-from labelwise.runtime.exported import find_export
+from labelwise.runtime.exported import check_target, find_export
 from labelwise.runtime.tagger import Tagger
 
 pytest.importorskip("onnxruntime")
@@ -141,7 +141,16 @@ def test_only_an_export_is_replaced(root: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for out in (tmp_path, root / "model"):  # a model is no export, though it has a config.json, too
         with pytest.raises(LabelwiseError, match="is not an export folder"):
-            export_model(small_model(), "onnx", out)
+            export(str(root / "model"), out=out, overwrite=True)
+    before = (root / "onnx" / "model.onnx").stat()
+    with pytest.raises(LabelwiseError, match=r"already holds an export; overwrite it.*overwrite=True"):
+        export(str(root / "model"), out=root / "onnx")
+    assert (root / "onnx" / "model.onnx").stat() == before
+    shutil.copytree(root / "onnx", tmp_path / "damaged")
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    with pytest.raises(LabelwiseError, match="already holds an export"):
+        export(str(root / "model"), out=tmp_path / "damaged")
+    check_target(tmp_path / "damaged", overwrite=True)
     with pytest.raises(LabelwiseError, match=r"is an exported model.*load the model that it was made from"):
         load_model(root / "onnx")
     with pytest.raises(LabelwiseError, match="INT8 needs a dataset"):

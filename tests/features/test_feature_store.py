@@ -206,6 +206,9 @@ def test_a_killed_build_goes_on_and_two_at_once_share_the_work(
     assert 2 <= finished < 6
     leftover = shards(folder)[0].parent / ".0123.part"  # as if it had been killed while writing
     leftover.write_bytes(b"half of a shard")
+    os.utime(leftover, (0, 0))  # long ago
+    draft = leftover.with_name(".4567.part")  # another process is writing it just now
+    draft.write_bytes(b"half of a shard")
 
     backbone.seconds, backbone.calls.value = 0.2, 0
     pair = [start(table, backbone, folder) for _ in range(2)]  # both go on with it at once
@@ -214,11 +217,31 @@ def test_a_killed_build_goes_on_and_two_at_once_share_the_work(
         assert process.exitcode == 0
     assert backbone.calls.value == 6 - finished
     assert not leftover.exists()
+    assert draft.exists()
 
     backbone.seconds = 0.0
     build(table, backbone, tmp_path / "whole")
     assert len(content(tmp_path / "whole")) == 2 * IMAGES
     assert content(folder) == content(tmp_path / "whole")
+
+
+def test_two_processes_on_different_images_do_not_wait_for_each_other(
+    table: LabelTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor do those that share some images: what both need is computed by both."""
+    backbone, folder = Slow(60.0), tmp_path / "c"
+    other = start(table.select(range(8)), backbone, folder)
+    while not backbone.calls.value:
+        assert other.is_alive()
+        time.sleep(0.02)
+    backbone.seconds = 0.0  # in this process
+    _, seen = build(table.select(range(4, 12)), backbone, folder)
+    assert (seen, other.is_alive(), caplog.records) == (16, True, [])
+    other.kill()
+    other.join()
+    assert build(table, backbone, folder)[1] == 8
+    expected, _ = build(table, backbone, tmp_path / "whole")
+    assert torch.equal(build(table, backbone, folder)[0], expected)
 
 
 def test_a_killed_process_does_not_leave_the_store_locked(

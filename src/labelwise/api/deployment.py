@@ -12,7 +12,7 @@ from labelwise.api.inputs import model_path, open_model, open_table, require_cho
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
-from labelwise.runtime.exported import ExportedModel, ExportFormat, find_export
+from labelwise.runtime.exported import ExportedModel, ExportFormat, check_target, find_export
 from labelwise.runtime.sessions import EngineName
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def export(
     split: str | None = None,
     max_loss: float = 0.5,
     on_bad_image: OnBadImage = "error",
+    overwrite: bool = False,
     say: Callable[[str], None] = lambda text: None,
     **reader: Any,
 ) -> ExportedModel:
@@ -41,7 +42,7 @@ def export(
 
     Args:
         model: A run, a model folder, a hub id or a model in memory. Default: the bundled tagger.
-        out: The folder to write: the network and `config.json`. An export that is there already is replaced.
+        out: The folder to write: the network and `config.json`.
         format: `onnx` (for ONNX Runtime, OpenVINO and many others), `openvino`, or `torch` (a torch.export program).
         maps: Also export where the model looked and the weights of HSQ's experts, for `explain` and the web page;
             PyTorch programs never have them.
@@ -51,6 +52,7 @@ def export(
         split: The images of `calibration` to use. Default: `val` if there is one, else all.
         max_loss: How many points of mAP INT8 may lose; if it loses more, nothing is written.
         on_bad_image: `skip` leaves out calibration images that cannot be decoded.
+        overwrite: Replace the export that is there already.
         say: Called with one line per step.
         **reader: Options of the calibration data's reader: `image_column`, `label_column`, `separator`, `root`, ...
 
@@ -70,6 +72,7 @@ def export(
         )
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
+    check_target(Path(out), overwrite=overwrite)
     from labelwise.data.labels import match_labels
 
     table = None

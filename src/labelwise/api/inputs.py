@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
+from labelwise.core.errors import LabelwiseError, described, torch_needed, unknown_name
 from labelwise.runtime.folder import find_folder, network_folder
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def model_path(model: str | os.PathLike[str] | None) -> str:
     if isinstance(model, str | os.PathLike):  # a Run is one, too
         return os.fspath(model)
     raise LabelwiseError(
-        f"a {type(model).__name__} is not a model here; give a run, a model folder or a hub id like 'owner/name'"
+        f"{described(model)} is not a model here; give a run, a model folder or a hub id like 'owner/name'"
     )
 
 

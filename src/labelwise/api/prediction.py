@@ -17,7 +17,7 @@ from weakref import finalize
 
 from labelwise.api.inputs import model_name, model_path, require, require_choice
 from labelwise.bundled import default_model
-from labelwise.core.errors import LabelwiseError, did_you_mean, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, did_you_mean, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import ImageSources, find_images
 from labelwise.data.images import Encoded, OnBadImage, is_image
@@ -48,7 +48,7 @@ def predict(
 
     Args:
         images: A path, a pattern (`photos/*.jpg`), a folder, a URL, bytes, an open file, a PIL image, a NumPy array,
-            a torch tensor, or a list of these.
+            a torch tensor, a list of these, or a pandas frame with a column of them.
         model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
             tagger. To predict several times, load it once with `lw.load`.
         progress: Show a progress bar, or a callback `(description, done, total)`.
@@ -97,6 +97,10 @@ class PredictionStream(Iterable[Prediction]):
 
     def __iter__(self) -> Iterator[Prediction]:
         return self._predictions
+
+    def __repr__(self) -> str:
+        images = "images as they arrive" if self.left is None else counted(self.left, "image")
+        return f"<PredictionStream: {images}, by {self.tagger!r}>"
 
 
 def predict_stream(

@@ -9,16 +9,9 @@ import sys
 import warnings
 from collections.abc import Collection
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, MissingArgumentError
 
-from labelwise.core.errors import (
-    LabelwiseError,
-    before_loading,
-    errors_told_by,
-    is_out_of_memory,
-    listeners,
-    missing_torch,
-)
+from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory, listeners, missing_torch
 from labelwise.core.terminal import say, visible
 
 
@@ -60,15 +53,30 @@ COMMANDS: dict[str, dict[str, str]] = {
         "heads": "List the heads, or show every option of one.",
         "backbones": "List the backbones that match a pattern.",
         "complexity": "Count the parameters and multiply-adds of a model.",
+        "cache": "Show how large the cache is, or empty it.",
     },
 }
-_MODULES = {"data": "data:app", "heads": "info:heads", "backbones": "info:backbones", "complexity": "info:complexity"}
+# The examples that errors show for copying, with all that a command needs.
+EXAMPLES = {
+    "evaluate": "labelwise evaluate runs/first --data photos.csv",
+    "report": "labelwise report runs/first --out report",
+    "sweep": "labelwise sweep --data photos.csv --grid seed=0,1,2 --out sweeps/seeds",
+    "export": "labelwise export runs/first --out first-onnx",
+    "push": "labelwise push runs/first ann/pets",
+    "data inspect": "labelwise data inspect photos.csv",
+    "data split": "labelwise data split photos.csv --out splits.csv",
+    "data convert": "labelwise data convert photos.csv --to coco --out photos-coco",
+    "data download": "labelwise data download voc2007",
+    "data sample": "labelwise data sample --out sample",
+}
+_MODULES = {"data": "data:app"} | {name: f"info:{name}" for name in ("heads", "backbones", "complexity", "cache")}
 for _number, (_title, _commands) in enumerate(COMMANDS.items()):
     _group = Group(_title, sort_key=_number)
     for _row, (_name, _help) in enumerate(_commands.items()):
         _path = f"labelwise.cli.{_MODULES.get(_name, f'{_name}:{_name}')}"
         app.command(_path, name=_name, help=_help, group=_group, sort_key=_row)
-app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
+_options = app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
+app.register_install_completion_command(help="Let the shell complete commands, flags and files.", group=_options)
 
 # Keyword arguments whose flag has another name.
 _FLAGS = {
@@ -80,12 +88,21 @@ _FLAGS = {
 }
 
 
+class _Announcer:
+    """Finds no module, but says when PyTorch is imported, which takes seconds."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torch":
+            print("loading PyTorch …", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
     words = sys.argv[1:] if arguments is None else arguments
-    if sys.stderr.isatty() and not before_loading:
-        before_loading.append(lambda: say("loading PyTorch …", stderr=True))
+    if sys.stderr.isatty() and _Announcer not in sys.meta_path:
+        sys.meta_path.insert(0, _Announcer)
     if not listeners and os.environ.get("RANK", "0") == "0":  # of several training processes, one tells
         listeners.append(_note)
     try:
@@ -95,8 +112,9 @@ def main(arguments: list[str] | None = None) -> None:
         with errors_told_by(lambda error: error.for_command_line(_FLAGS, _known_flags(words))):
             app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        command = " ".join(["labelwise", *(error.command_chain or ())])
-        _fail(f"{' '.join(str(error).split())} See: {command} --help")
+        command = " ".join(error.command_chain or ())
+        said = _missing(error, command) if type(error) is MissingArgumentError else " ".join(str(error).split())
+        _fail(f"{said} See: {f'labelwise {command}'.strip()} --help")
     except LabelwiseError as error:
         _fail(error.for_command_line(_FLAGS, _known_flags(words)))
     except ModuleNotFoundError as error:
@@ -129,6 +147,13 @@ def _note(text: str) -> None:
 
 
 _noted: set[str] = set()
+
+
+def _missing(error: MissingArgumentError, command: str) -> str:
+    assert error.argument is not None
+    if error.keyword is not None or command not in EXAMPLES:
+        return f"{error.keyword or error.argument.name} needs a value."
+    return f"{error.argument.name} is missing, for example: {EXAMPLES[command]}."
 
 
 def _known_flags(words: list[str]) -> Collection[str] | None:

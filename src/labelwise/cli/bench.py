@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from rich.table import Table
-
 import labelwise as lw
 from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, Repeated, described_by, say
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 
 
@@ -39,14 +38,8 @@ def bench(
     if json_file:
         atomic_write(json_file, json.dumps(result.to_dict(), indent=1) + "\n")
     settings = result.settings
-    table = Table(
-        title=f"{settings['model']}, {settings['size']} pixels, batches of {batch_size}", title_justify="left"
-    )
-    for column in COLUMNS.values():
-        table.add_column(column, justify="left" if column == "engine" else "right")
-    for cells in result.cells():
-        table.add_row(*cells)
-    open_console(highlight=False).print(table)
+    say(f"{settings['model']}, {settings['size']} pixels, batches of {batch_size}")
+    open_console(highlight=False).print(TerminalTable(list(COLUMNS.values()), result.cells()))
     for engine, reason in result.left_out.items():
         say(f"left out: {engine} ({reason})")
     say(f"{result.machine['processor']}, {result.machine['cores']} cores, {result.machine['threads']} threads")

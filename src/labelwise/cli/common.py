@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import docstring_parser
 from cyclopts import Parameter, validators
@@ -18,6 +18,10 @@ from labelwise.core.terminal import say as say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+if TYPE_CHECKING:
+    FileName = str
+else:
+    FileName = str | Path  # arrives as text, as it was typed; the shell completes names of files
 AtLeastOne = Parameter(validator=validators.Number(gte=1))
 NotNegative = Parameter(validator=validators.Number(gte=0))
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -25,14 +29,14 @@ Names = Annotated[list[str], Parameter(negative=())]
 Repeated = Parameter(negative=(), show_default=False)
 
 Model = Annotated[
-    str | None,
+    FileName | None,
     Parameter(help="A run folder, a model folder, an exported model or a hub id. Default: the bundled tagger."),
 ]
 Network = Annotated[
-    str | None, Parameter(help="A run folder, a model folder or a hub id. Default: the bundled tagger.")
+    FileName | None, Parameter(help="A run folder, a model folder or a hub id. Default: the bundled tagger.")
 ]
 Data = Annotated[
-    str,
+    FileName,
     Parameter(help="A dataset: a path (its format is recognised) or format:path, e.g. photos.csv or voc:/data/VOC."),
 ]
 Split = Annotated[

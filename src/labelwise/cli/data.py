@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.markup import escape
 from rich.table import Table
 
 import labelwise as lw
 from labelwise.cli.common import Data, JsonFile, described_by, note, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
+from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 
 if TYPE_CHECKING:
@@ -192,26 +192,32 @@ def _histogram(report: Inspection) -> Table:
     return table
 
 
-def _labels_table(report: Inspection) -> Table:
+def _labels_table(report: Inspection) -> TerminalTable:
     has_unknown = report.unknown_share > 0
     splits = [name for name in report.splits if name]
-    table = Table("label", "images", "share", *splits, *(["unknown"] if has_unknown else []), box=None)
     ordered = sorted(report.labels, key=lambda count: -count.present)
-    cut = len(ordered) > _LABELS_SHOWN
-    for count in ordered[: _LABELS_SHOWN - 10] + ordered[-10:] if cut else ordered:
-        cells = [f"{count.present:,}", f"{count.present / report.images:.1%}"]
-        cells += [f"{count.per_split[split]:,}" for split in splits] + ([f"{count.unknown:,}"] if has_unknown else [])
-        table.add_row(escape(count.label), *cells)
-    if cut:
-        table.caption = f"the {_LABELS_SHOWN - 10} most frequent and the 10 rarest of {len(ordered):,}; --json has all"
-    return table
+    caption = None
+    if len(ordered) > _LABELS_SHOWN:
+        caption = f"the {_LABELS_SHOWN - 10} most frequent and the 10 rarest of {len(ordered):,}; --json has all"
+        ordered = ordered[: _LABELS_SHOWN - 10] + ordered[-10:]
+    rows = [
+        [
+            *(count.label, f"{count.present:,}", f"{count.present / report.images:.1%}"),
+            *(f"{count.per_split[split]:,}" for split in splits),
+            *([f"{count.unknown:,}"] if has_unknown else []),
+        ]
+        for count in ordered
+    ]
+    header = ["label", "images", "share", *splits, *(["unknown"] if has_unknown else [])]
+    return TerminalTable(header, rows, caption=caption)
 
 
-def _pairs_table(title: str, pairs: list[Pair]) -> Table:
-    table = Table("a", "b", "together", "b if a", "a if b", "x chance", title=title, title_justify="left", box=None)
-    for pair in pairs:
-        table.add_row(
-            *(escape(pair.a), escape(pair.b), f"{pair.together:,}"),
+def _pairs_table(title: str, pairs: list[Pair]) -> TerminalTable:
+    rows = [
+        [
+            *(pair.a, pair.b, f"{pair.together:,}"),
             *(f"{pair.b_given_a:.0%}", f"{pair.a_given_b:.0%}", f"{pair.lift:.2f}"),
-        )
-    return table
+        ]
+        for pair in pairs
+    ]
+    return TerminalTable(["a", "b", "together", "b if a", "a if b", "x chance"], rows, title, names=2)

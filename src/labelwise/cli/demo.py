@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import labelwise as lw
+from labelwise.cli.common import say
 from labelwise.core.errors import counted, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
 from labelwise.data.sample import make_sample
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 # A head for 13 labels on frozen EfficientNet-Lite0 features: small enough for two cores; pip brings the weights.
 _COMMON: dict[str, Any] = {"backbone": "tf_efficientnet_lite0", "size": 160, "epochs": 15, "batch_size": 32}
@@ -44,10 +45,10 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
     console = open_console(highlight=False)
     started = time.monotonic()
     console.rule("1  the bundled tagger on photos of scikit-image")
-    tag_photos(console)
+    tag_photos()
     console.rule("2  drawing the sample set")
     table = make_sample(out / "sample", images=images)
-    console.print(f"{counted(len(table), 'image')}, {counted(len(table.labels), 'label')}: {', '.join(table.labels)}")
+    say(f"{counted(len(table), 'image')}, {counted(len(table.labels), 'label')}: {', '.join(table.labels)}")
     for number, (name, settings) in enumerate(_RUNS.items(), start=3):
         console.rule(f"{number}  training and evaluating {name}")
         folder = out / name.lower()
@@ -55,22 +56,22 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         result = run.evaluate(split="test", bootstrap=0).to_dict()
         atomic_write(folder / "test.json", json.dumps(result, indent=1) + "\n")
         scores = "  ".join(f"{key} {result[key]:.1f}" for key in ("mAP", "CF1", "OF1"))
-        console.print(f"{name} on {result['images']} test images: {scores}", style="bold")
+        say(f"{name} on {result['images']} test images: {scores}")
     console.rule("5  writing the report")
     page = lw.report([out / name.lower() for name in _RUNS], out=out, split="test", predictions=show)
-    console.print(f"\nDone in {time.monotonic() - started:.0f} s. Open {page} in a browser.", style="bold")
+    say(f"\nDone in {time.monotonic() - started:.0f} s. Open {page} in a browser.")
 
 
-def tag_photos(console: Console) -> None:
+def tag_photos() -> None:
     """What `labelwise predict PHOTO …` says right after installation."""
     from labelwise.cli.predict import describe
 
     package = find_spec("skimage")
     if package is None or package.origin is None:
-        console.print("skipped: the photos come with pip install scikit-image")
+        say("skipped: the photos come with pip install scikit-image")
         return
     folder = Path(package.origin).parent / "data"
     tagger = lw.load()
     for prediction in tagger.predict([folder / name for name in _PHOTOS]):
         prediction.image = Path(str(prediction.image)).name  # without the path of the package
-        console.print(describe(prediction, prediction.choose(), near_misses=True, width=_WIDEST))
+        say(describe(prediction, prediction.choose(), near_misses=True, width=_WIDEST))

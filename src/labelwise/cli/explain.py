@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import labelwise as lw
 from labelwise.cli.common import (
     AtLeastOne,
+    FileName,
     Flag,
     Model,
     OnBadImage,
@@ -28,7 +29,7 @@ from labelwise.core.files import atomic_write
 @described_by("api.explanation:explain")
 def explain(
     model: Model = None,
-    image: str | None = None,
+    image: FileName | None = None,
     /,
     *,
     out: Path | None = None,
@@ -39,7 +40,7 @@ def explain(
     head: int | None = None,
     check: Flag = False,
     experts: Flag = False,
-    data: str | None = None,
+    data: FileName | None = None,
     split: Split = None,
     images: int = 200,
     area: float = 0.25,

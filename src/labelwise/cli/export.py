@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Network, OnBadImage, described_by, note, say, takes_table
+from labelwise.cli.common import FileName, Flag, Network, OnBadImage, described_by, note, say, takes_table
 from labelwise.core.errors import counted
 
 
@@ -21,10 +21,11 @@ def export(
     maps: bool = True,
     half: Flag = False,
     int8: Flag = False,
-    calibration: str | None = None,
+    calibration: FileName | None = None,
     split: str | None = None,
     max_loss: float = 0.5,
     on_bad_image: OnBadImage = "error",
+    overwrite: Flag = False,
 ) -> None:
     """Write a model as one file that runs without PyTorch, after comparing its outputs with the model's."""
     exported = lw.export(**locals(), say=lambda text: note(f"{text} …"))

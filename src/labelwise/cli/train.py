@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import Flag, Settings, described_by, parse_options, say, takes_table
+from labelwise.cli.common import FileName, Flag, Settings, described_by, parse_options, say, takes_table
 from labelwise.core.errors import LabelwiseError
 
 
@@ -18,7 +18,7 @@ from labelwise.core.errors import LabelwiseError
 def train(
     *,
     out: Path | None = None,
-    data: str | None = None,
+    data: FileName | None = None,
     recipe: Path | None = None,
     head: str | None = None,
     backbone: str | None = None,

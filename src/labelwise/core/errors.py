@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -109,11 +109,31 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def described(value: object) -> str:
+    """What somebody passed, for an error message: its beginning and its type.
+
+    >>> described(7), described([1.5] * 99)
+    ('7 (int)', '[1.5, 1.5, 1.5, 1.5, 1.5, 1.5, ...] (list)')
+    """
+    return f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
+
+
+def nearest_path(path: str | Path) -> Path | None:
+    """For a path that leads nowhere: the nearest name in its folder, or itself in the folder whose name is nearest."""
+    folder, name = Path(path).parent, Path(path).name
+    if folder.is_dir():
+        near = get_close_matches(name, os.listdir(folder), n=1)
+        return folder / near[0] if near else None
+    if not folder.parent.is_dir():
+        return None
+    folders = get_close_matches(folder.name, os.listdir(folder.parent), n=3)
+    return next((found for near in folders if (found := folder.parent / near / name).exists()), None)
+
+
 def did_you_mean(path: str | Path) -> str:
-    """For a path that leads nowhere: the nearest name in the same folder, as the end of an error message."""
-    folder = Path(path).parent
-    near = get_close_matches(Path(path).name, os.listdir(folder) if folder.is_dir() else [], n=1)
-    return f"; did you mean {str(folder / near[0])!r}?" if near else ""
+    """`nearest_path` as the end of an error message."""
+    near = nearest_path(path)
+    return f"; did you mean {str(near)!r}?" if near else ""
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:
@@ -157,16 +177,9 @@ def missing_torch(error: ImportError) -> LabelwiseError | None:
     return LabelwiseError("this needs PyTorch; install it with: pip install 'labelwise[train]'")
 
 
-# Called before PyTorch is loaded, which takes seconds; the command line shows that something happens.
-before_loading: list[Callable[[], None]] = []
-
-
 @contextmanager
 def torch_needed() -> Iterator[None]:
     """Around imports that need PyTorch: without it, the error says what to install."""
-    if "torch" not in sys.modules:
-        for tell in before_loading:
-            tell()
     try:
         yield
     except ImportError as error:

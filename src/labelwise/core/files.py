@@ -90,18 +90,25 @@ def replace_folder(
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def lock(file: IO[str], *, wait: bool) -> bool:
+def lock(file: IO[str], *, wait: bool, byte: int | None = None) -> bool:
     """Lock an open file against other processes, until it is closed or the process ends.
 
     Returns False on a system or a file system without locks. Raises BlockingIOError if another process has the lock
     and we do not `wait`. Not flock: forked workers would inherit it and keep it after this process has died.
+
+    Args:
+        file: Open for writing.
+        wait: Until whoever has the lock gives it up.
+        byte: Lock only this one, which need not exist, so that one file holds as many locks as there are things to
+            lock. Default: the whole file.
     """
     try:
         import fcntl
     except ImportError:  # Windows
         return False
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        fcntl.lockf(file, kind, *(() if byte is None else (1, byte)))
     except (BlockingIOError, PermissionError):  # POSIX allows either for "somebody else has it"
         raise BlockingIOError from None
     except OSError:  # a file system without locks

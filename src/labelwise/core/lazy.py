@@ -9,11 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from labelwise.core.errors import missing_torch
+from labelwise.core.errors import torch_needed
 
 
 def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package: what its `if TYPE_CHECKING:` block lists is imported when it is asked for.
+
+    `dir` of the package shows its `__all__` only, and so does the completion of a notebook.
 
     A name must not be that of a module in the package: importing the module would take its place.
 
@@ -27,6 +29,7 @@ def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
 
         __getattr__ = lazy_imports(__name__, __file__)
     """
+    module: Any = sys.modules[package]
     homes: dict[str, str] = {}
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -37,13 +40,12 @@ def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
+        with torch_needed():
             if homes[name] == package:
                 return import_module(f"{package}.{name}")
             value = getattr(import_module(homes[name]), name)
-        except ModuleNotFoundError as error:
-            raise missing_torch(error) or error from None
-        setattr(sys.modules[package], name, value)  # the next time it is there at once
+        setattr(module, name, value)  # the next time it is there at once
         return value
 
+    module.__dir__ = lambda: sorted(module.__all__)
     return find

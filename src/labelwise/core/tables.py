@@ -1,17 +1,68 @@
-"""Results as tables: a pandas frame, a CSV file, and HTML for notebooks."""
+"""Results as tables: on a terminal, as a pandas frame, a CSV file, and HTML for notebooks."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.core.errors import LabelwiseError
 
 if TYPE_CHECKING:
     import pandas
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+_NAME_WIDTH = 10  # characters: a longer name is continued below where there is no more room
+
+
+@dataclass(frozen=True)
+class TerminalTable:
+    """A table for rich that fits the terminal. Names are wrapped, numbers never cut; columns without room are listed.
+
+    Args:
+        header: The names of the columns.
+        rows: Cells, as they are to be printed.
+        title: Above the table.
+        caption: Below the table.
+        names: How many columns, from the left, hold names; the others hold numbers.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str | None = None
+    caption: str | None = None
+    names: int = 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.cells import cell_len
+        from rich.table import Table
+        from rich.text import Text  # not markup: names may hold brackets
+
+        def widths(words: Callable[[str], list[str]]) -> list[int]:
+            columns = zip(self.header, *self.rows, strict=True)
+            return [max([1, *map(cell_len, [*words(name), *cells])]) for name, *cells in columns]
+
+        needed, shown = widths(lambda name: [name]), len(self.header)
+        if sum(needed) + 2 * shown > options.max_width:
+            needed = [min(n, _NAME_WIDTH) for n in needed[: self.names]] + widths(str.split)[self.names :]
+        while shown > self.names + 1 and sum(needed[:shown]) + 2 * shown > options.max_width:
+            shown -= 1
+        table = Table(title=self.title, title_justify="left", box=None)
+        for number, name in enumerate(self.header[:shown]):
+            is_name = number < self.names
+            side: Literal["left", "right"] = "left" if is_name else "right"
+            title = Text(name if is_name else fill(name, needed[number]))
+            table.add_column(title, justify=side, no_wrap=not is_name, min_width=needed[number], overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row[:shown]))
+        yield table
+        for line in [self.caption, f"no room for: {', '.join(self.header[shown:])}" if shown < len(needed) else None]:
+            if line:
+                yield Text(f" {line}", style="italic")
 
 
 def to_frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> pandas.DataFrame:

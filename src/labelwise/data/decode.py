@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.core.arrays import Array, to_numpy
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, described
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, as_rgb, is_image, load_image
 from labelwise.data.preprocessing import InputTransform, Preprocessing
 from labelwise.data.table import LabelTable
@@ -49,8 +49,8 @@ class BinaryFile(Protocol):
 
 FileKind = Literal["image", "shard", "parquet"]
 FoundImage = str | Image.Image | Encoded  # one image: a path or URL, no folder
-ImageSource = FoundImage | Path | bytes | BinaryFile | Array | TensorLike
-ImageSources = ImageSource | Iterable[ImageSource]
+ImageSource = FoundImage | os.PathLike[str] | bytes | BinaryFile | Array | TensorLike
+ImageSources = ImageSource | Iterable[ImageSource]  # or a pandas or polars frame, an iterable to type checkers
 _Source = TypeVar("_Source", bound=FoundImage)
 _Decoded = TypeVar("_Decoded")
 
@@ -63,15 +63,15 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
     Args:
         images: A path, a pattern (`photos/*.jpg`), a folder (its image files and those below it, sorted by name), an
             http or https URL, bytes, an open file, a PIL image, a NumPy array or torch tensor (one image or a batch),
-            or any mix of these in an iterable.
+            any mix of these in an iterable, or a pandas or polars frame with a column of them.
 
     >>> list(find_images(["b.jpg", Path("a.png")]))
     ['b.jpg', 'a.png']
     """
     if isinstance(images, Image.Image | Encoded):
         yield images
-    elif isinstance(images, str | Path):
-        yield from _named(str(images))
+    elif isinstance(images, str | os.PathLike):
+        yield from _named(os.fspath(images))
     elif isinstance(images, bytes | bytearray | memoryview):
         yield Encoded("<bytes>", bytes(images))
     elif isinstance(images, BinaryFile):
@@ -79,20 +79,39 @@ def find_images(images: ImageSources) -> Iterator[FoundImage]:
         if isinstance(images, TextIOBase):
             raise LabelwiseError(f"{name} is open as text; open images with mode 'rb'")
         yield Encoded(name, images.read())
-    elif isinstance(images, np.ndarray):
+    elif isinstance(images, np.ndarray) and not (images.ndim == 1 and images.dtype.kind in "OU"):  # a list of paths
         yield from from_array(images)
     elif isinstance(images, TensorLike):  # [C, H, W], [H, W] or [B, C, H, W]
         values = to_numpy(images)
         channels_first = values.ndim == 4 or (values.ndim == 3 and values.shape[0] in _CHANNELS)
         yield from from_array(np.moveaxis(values, -3, -1) if channels_first else values)
+    elif hasattr(images, "columns"):
+        yield from find_images(_image_column(images))
     elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         for entry in images:
             yield from find_images(entry)
     else:
         raise LabelwiseError(
-            f"a {type(images).__name__} is not an image; give a path, folder, pattern, URL, bytes, open file, PIL "
-            "image, NumPy array, torch tensor, or a list of these"
+            f"{described(images)} is not an image; give a path, folder, pattern, URL, bytes, open file, PIL image, "
+            "NumPy array, torch tensor, a list of these, or a table with a column of paths"
         )
+
+
+def _image_column(frame: Any) -> list[Any]:
+    """The first column of a pandas or polars frame that holds paths, addresses or contents of images."""
+    for column in frame.columns:
+        values = list(frame[column])
+        first = next((value for value in values if isinstance(value, str | os.PathLike | bytes | Image.Image)), None)
+        if isinstance(first, str | os.PathLike):
+            name = os.fspath(first)
+            if not (is_image(os.path.basename(name)) or is_url(name) or os.path.isfile(name)):
+                continue
+        if first is not None:
+            return values
+    raise LabelwiseError(
+        f"no column of the table ({', '.join(map(str, frame.columns))}) holds images or their paths; give the column "
+        "itself, e.g. frame['path']"
+    )
 
 
 def _named(name: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,12 +80,14 @@ def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool
     """The table with the model's `labels` as its columns, in their order.
 
     A label that the data does not have is unknown in every image (absent where each image has exactly one label). One
-    that the model does not have is an error, unless `ignore_extra` leaves it out.
+    that the model does not have is an error, unless `ignore_extra` leaves it out. Names are the same if they differ
+    only in capitals, blanks, hyphens and underscores: PASCAL VOC writes `diningtable`, COCO `dining table`.
 
-    >>> table = LabelTable.from_lists(["a.jpg"], [["dog"]], ["cat", "dog"])
-    >>> match_labels(table, ["dog", "fox", "cat"]).target(0).tolist()
-    [1, -1, 0]
+    >>> table = LabelTable.from_lists(["a.jpg"], [["dog"]], ["cat", "diningtable", "dog"])
+    >>> match_labels(table, ["dog", "fox", "dining table", "cat"]).target(0).tolist()
+    [1, -1, 0, 0]
     """
+    table = _respelt(table, labels)
     extra = labels_not_in(labels, table.labels)
     source = table.source or "the data"
     if len(extra) == len(table.labels):
@@ -106,7 +109,7 @@ def variant_key(name: str) -> str:
     >>> variant_key("Traffic_Light") == variant_key("traffic  light"), variant_key("cat") == variant_key("cats")
     (True, False)
     """
-    return re.sub(r"[\s_-]+", " ", normalize("NFKC", name).casefold()).strip()
+    return re.sub(r"[\s_-]+", "", normalize("NFKC", name).casefold())
 
 
 def label_variants(table: LabelTable) -> list[list[str]]:
@@ -159,6 +162,24 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
             for key, known in table.label_sets.items()
         },
     )
+
+
+def _respelt(table: LabelTable, labels: Sequence[str]) -> LabelTable:
+    """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
+
+    def by_key(names: Sequence[str]) -> dict[str, str]:
+        keys = [variant_key(name) for name in names]
+        counts = Counter(keys)
+        return {key: name for key, name in zip(keys, names, strict=True) if counts[key] == 1}
+
+    known = by_key(labels)
+    spelt = {name: known.get(key, name) for key, name in by_key(table.labels).items()}
+
+    def renamed(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(spelt.get(name, name) for name in names)
+
+    sets = {key: renamed(names) for key, names in table.label_sets.items()}
+    return replace(table, labels=renamed(table.labels), label_sets=sets)
 
 
 def labels_not_in(these: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Choose the engine of a model: the requested one, or the fastest with the same outputs, measured once and cached."""
+"""Choose the engine of a model: the requested one, or the fastest with the same outputs, measured once and cached.
+
+An exported model, such as the bundled tagger, has its engine: nothing is measured.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,7 +25,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
 from labelwise.data.decode import thread_count
 from labelwise.engines.convert import FILES, convert, open_file
-from labelwise.engines.measure import in_turns, package_version, processor
+from labelwise.engines.measure import in_turns, package_version, processor, work_of_others
 from labelwise.model.model import LabelModel
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import (
@@ -35,6 +39,8 @@ from labelwise.runtime.sessions import (
 
 FORMAT = 1  # raised when the same network is converted to a different file
 WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that converting and measuring takes
+QUIET = 0.1  # the share of all cores that other processes may use while engines are measured
+DOUBTFUL_SECONDS = 86_400
 _TIMED_RUNS = 3
 Say = Callable[[str], None]
 
@@ -62,11 +68,12 @@ def open_engine(
     if name != "auto":
         return _converted(module, name, place, size, batch_size)
     file = place / f"choice-{_machine()}-{batch_size}.json"
-    choice = _remembered(file)
-    if choice is None:
-        if images < WORTH_MEASURING:
-            return TorchEngine(module)
-        say("measuring the installed engines on this model, once")
+    choice, worth_measuring = _remembered(file), images >= WORTH_MEASURING
+    if choice is None and not worth_measuring:
+        return TorchEngine(module)
+    if choice is None or (worth_measuring and _is_doubtful(choice)):
+        why = "once" if choice is None else "again: the machine was busy the last time"
+        say(f"measuring the installed engines on this model, {why}")
         choice = _measured(module, place, size, batch_size)
         _write(file, json.dumps(choice, indent=1) + "\n")
     say(_reason(choice))
@@ -77,9 +84,16 @@ def open_engine(
 def _remembered(file: Path) -> dict[str, Any] | None:
     try:
         choice = json.loads(file.read_text(encoding="utf-8"))
-        return choice if choice["family"] in FAMILIES and choice["images_per_second"] else None
-    except (OSError, ValueError, KeyError, TypeError):  # missing or unreadable: measure again
+        complete = choice["images_per_second"] and choice["measured"] and "others" in choice
+        return choice if choice["family"] in FAMILIES and complete else None
+    except (OSError, ValueError, KeyError, TypeError):  # missing, unreadable or without conditions: measure again
         return None
+
+
+def _is_doubtful(choice: dict[str, Any]) -> bool:
+    """Whether it was measured beside other work, more than a day ago. Beside the same work it may be right."""
+    quiet = choice["others"] is not None and choice["others"] < QUIET
+    return not quiet and time.time() - choice["measured"] > DOUBTFUL_SECONDS
 
 
 def _optimized(module: nn.Module) -> nn.Module:
@@ -103,9 +117,16 @@ def _measured(module: nn.Module, place: Path, size: int, batch_size: int) -> dic
             left_out[family] = str(error)
             continue
         runs[family] = partial(engine, images)
-    times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS)
+    with work_of_others() as others:
+        times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS)
     speeds = {family: round(1e3 * batch_size / timing.best, 2) for family, timing in times.items()}
-    return {"family": max(speeds, key=lambda family: speeds[family]), "images_per_second": speeds, "left_out": left_out}
+    return {
+        "family": max(speeds, key=lambda family: speeds[family]),
+        "images_per_second": speeds,
+        "left_out": left_out,
+        "measured": round(time.time()),
+        "others": others(),
+    }
 
 
 def _reason(choice: dict[str, Any]) -> str:

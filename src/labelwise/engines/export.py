@@ -22,7 +22,6 @@ from labelwise.runtime.exported import (
     ExportConfig,
     ExportFormat,
     config_text,
-    find_export,
 )
 from labelwise.runtime.sessions import TOLERANCE, Engine, Family, relative_difference
 
@@ -44,8 +43,7 @@ def export_model(
     """Write an export folder; gives what is known about it.
 
     Outputs are compared at several batch sizes and, where the network takes them, input sizes. If they differ by more
-    than TOLERANCE, that is an error and nothing is written. An existing folder is replaced only if it is an export, and
-    only when the new one is complete.
+    than TOLERANCE, that is an error and nothing is written. An old export is replaced when the new one is complete.
 
     Args:
         model: The model.
@@ -56,8 +54,6 @@ def export_model(
         maps: Also give where the network looked and its gates, if its head has any; not for PyTorch programs.
         say: Called with one line per step.
     """
-    if out.exists() and any(out.iterdir()) and find_export(out) is None:
-        raise LabelwiseError(f"{str(out)!r} exists and is not an export folder; choose another folder or empty it")
     if calibration is not None and kind == "torch":
         raise LabelwiseError("INT8 works for onnx and openvino only", options={"format": "onnx"})
     if half and (calibration is not None or kind == "torch"):

@@ -8,7 +8,8 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,35 @@ def in_turns(runs: Mapping[str, Callable[[], object]], *, seconds: float = 2.0, 
             times[name].append((time.perf_counter() - start) * 1e3)
         done += 1
     return {name: Timing(statistics.median(some), min(some)) for name, some in times.items()}
+
+
+@contextmanager
+def work_of_others() -> Iterator[Callable[[], float | None]]:
+    """The share of all cores that other processes used during the block; None where the system does not tell.
+
+    >>> with work_of_others() as others:
+    ...     time.sleep(0.05)
+    >>> others() is None or 0 <= others() <= 1
+    True
+    """
+    found: list[float | None] = []
+    before, start = _seconds_of_others(), time.perf_counter()
+    yield lambda: found[0]
+    after, seconds = _seconds_of_others(), time.perf_counter() - start
+    if before is None or after is None:
+        found.append(None)
+    else:
+        found.append(round(max(0.0, after - before) / seconds / (os.cpu_count() or 1), 2))
+
+
+def _seconds_of_others() -> float | None:
+    """The CPU time of all processes but this one since the machine was started."""
+    try:
+        ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
+    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def machine() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.arrays import Floats
-from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImageError, OnBadImage
@@ -43,14 +43,14 @@ def quantize(
 ) -> dict[str, float]:
     """Replace the ONNX file `whole` by its INT8 version, a file for `family`; gives mAP (percent) before and after on
     all calibration images."""
-    say(f"finding the ranges of INT8 on {min(CALIBRATION_IMAGES, len(calibration.table))} images")
+    say(f"finding the ranges of INT8 on {counted(min(CALIBRATION_IMAGES, len(calibration.table)), 'image')}")
     path = whole.with_name(FILES[family])
     whole = whole.rename(whole.with_name("float32.onnx"))
     if family == "onnxruntime":
         _quantize_onnx(whole, path, calibration)
     else:
         _quantize_openvino(whole, path, calibration, metadata)
-    say(f"measuring both on {len(calibration.table):,} images")
+    say(f"measuring both on {counted(len(calibration.table), 'image')}")
     engines = [open_file(whole, family), open_file(path, family)]
     before, after = _mean_average_precisions(engines, calibration)
     if np.isnan(before):

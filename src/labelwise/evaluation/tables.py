@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
-from labelwise.core.tables import html_table
+from labelwise.core.errors import counted
+from labelwise.core.tables import TerminalTable, html_table
 from labelwise.core.terminal import open_console
 
 Result = dict[str, Any]
@@ -38,20 +36,20 @@ def headline(result: Result) -> str:
     model, data = result["model"], result["data"]
     named = model.get("source", f"{model['head']} on {model['backbone']}")
     split = f" ({data['split']})" if "split" in data else ""
-    labels = f"{result['labels']:,} labels" if "labels" in result else ""
+    labels = counted(result["labels"], "label") if "labels" in result else ""
     if "zsl" in result:
         unseen = result["zsl"]["labels"]
-        labels = f"{result['gzsl']['labels'] - unseen:,} labels seen, {unseen:,} unseen"
-    return f"{named} on {data['source']}{split}: {result['images']:,} images, {labels}"
+        labels = f"{counted(result['gzsl']['labels'] - unseen, 'label')} seen, {unseen:,} unseen"
+    return f"{named} on {data['source']}{split}: {counted(result['images'], 'image')}, {labels}"
 
 
-def headline_table(result: Result) -> Table:
+def headline_table(result: Result) -> TerminalTable:
     """Metrics over all labels, with their intervals."""
     columns, rows = _headline_cells(result)
-    return _table(["", *columns], rows, title=_units(result))
+    return TerminalTable(["", *columns], rows, title=_units(result))
 
 
-def convention_table(result: Result) -> Table | None:
+def convention_table(result: Result) -> TerminalTable | None:
     """The metrics as other lines of work compute them; None if none was asked for."""
     if "conventions" not in result:
         return None
@@ -59,10 +57,10 @@ def convention_table(result: Result) -> Table | None:
     metrics = [metric.replace("_top", " top-") for metric in next(iter(conventions.values()))]
     rows = [[name, *map(_number, row.values())] for name, row in conventions.items()]
     title = "percent" if "zsl" in result else "at 0.5 on uncalibrated scores (percent)"
-    return _table(["as", *metrics], rows, title=title)
+    return TerminalTable(["as", *metrics], rows, title=title)
 
 
-def label_table(result: Result) -> Table:
+def label_table(result: Result) -> TerminalTable:
     """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
     labels, caption = result["per_label"], None
     if "zsl" in result:
@@ -73,46 +71,32 @@ def label_table(result: Result) -> Table:
         labels = ranked[: _LABELS_SHOWN // 2] + ranked[-_LABELS_SHOWN // 2 :]
     metrics = ("AP", "precision", "recall", "F1")
     counts = ["positives", "predicted", *(["known"] if result["unknown_entries"] else [])]
-    rows = (
+    rows = [
         [
-            escape(row["label"]),
+            row["label"],
             *(_number(row[name]) for name in metrics),
             f"{row['threshold']:.3f}",
             *(f"{row[name]:,}" for name in counts),
         ]
         for row in labels
-    )
-    return _table(["label", *metrics, "threshold", *counts], rows, caption=caption)
+    ]
+    return TerminalTable(["label", *metrics, "threshold", *counts], rows, caption=caption)
 
 
-def _zero_shot_label_table(labels: list[Result]) -> Table:
+def _zero_shot_label_table(labels: list[Result]) -> TerminalTable:
     many = f"{_ZERO_SHOT_LABELS_SHOWN} of {len(labels):,} labels" if len(labels) > _ZERO_SHOT_LABELS_SHOWN else None
     shown = sorted(labels, key=lambda row: not row["unseen"])[:_ZERO_SHOT_LABELS_SHOWN]
-    rows = (
+    rows = [
         [
-            escape(row["label"]),
+            row["label"],
             "unseen" if row["unseen"] else "seen",
             _number(row["AP"]),
             _number(row["chance"]),
             f"{row['positives']:,}",
         ]
         for row in shown
-    )
-    return _table(["label", "", "AP", "chance", "positives"], rows, caption=many)
-
-
-def _table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, caption: str | None = None
-) -> Table:
-    cells = list(rows)
-    table = Table(title=title, title_justify="left", caption=caption, box=None)
-    # Where there is no room for all columns, names stay readable.
-    table.add_column(header[0], min_width=min(24, max((len(row[0]) for row in cells), default=0)))
-    for column in header[1:]:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(*row)
-    return table
+    ]
+    return TerminalTable(["label", "", "AP", "chance", "positives"], rows, caption=many, names=2)
 
 
 def notes(result: Result) -> Iterator[str]:
@@ -123,12 +107,12 @@ def notes(result: Result) -> Iterator[str]:
         if result["temperature"] != 1 or result["offset"]:
             calibration += f", {_number(ece['after'])} with the model's"
         yield calibration
-    counted, left_out, owner = result, "mAP, CP and CR", "the model does not have"
+    totals, left_out, owner = result, "mAP, CP and CR", "the model does not have"
     if "zsl" in result:
-        counted, left_out, owner = result["gzsl"], "mAP", "are neither seen nor unseen"
+        totals, left_out, owner = result["gzsl"], "mAP", "are neither seen nor unseen"
     not_in_data = result.get("labels_not_in_data", [])
     for count, text in (
-        (counted["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
+        (totals["labels_without_positives"], f"labels without a known positive, left out of {left_out}"),
         (result.get("labels_never_predicted", 0), "labels that are never predicted, precision 0 in CP"),
         (len(not_in_data), "labels of the model that are missing in the data, unknown everywhere"),
         (len(result["labels_ignored"]), f"labels of the data that {owner}, ignored"),

@@ -49,6 +49,11 @@ class FeatureCache:
         self.rows = np.flatnonzero((self._slots >= 0).all(axis=(0, 2)))
         self.bad_images = bad_images
 
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.shape))
+        mirrored = ", also mirrored" if len(self._slots) > 1 else ""
+        return f"<FeatureCache: {counted(len(self.rows), 'image')}, maps of {size} (C, H, W){mirrored}>"
+
     @classmethod
     def build(
         cls,
@@ -191,7 +196,7 @@ class MapBuilder:
         """Compute the maps that a store lacks; `engine` is opened only if there are any."""
         if not self._missing(store):  # then no lock is needed, and a read-only folder is enough
             return
-        with store.filling(), evaluating(self.backbone):
+        with store.filling(self.digests), evaluating(self.backbone):
             rounds = 0
             while needed := self._missing(store):
                 store.remove_damaged()

@@ -11,8 +11,9 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from labelwise.runtime.sessions import Family
 
 SUFFIX = ".safetensors"
 LEFTOVERS = (".*.part", "*.unfinished")  # the latter from before `atomic_write`
+LEFTOVER_SECONDS = 3600.0
 KEY_BYTES = 33  # SHA-256 of the image file, then 1 if the image was mirrored, else 0
 # A shard is closed at this size or age: a killed process loses at most that much work.
 SHARD_BYTES = 64 * 2**20
@@ -93,33 +95,38 @@ class Store:
                     self._checked.difference_update(lost)
 
     def remove_damaged(self) -> None:
-        """Only inside `filling`. Processes that still read a removed file keep it until they end."""
+        """Processes that still read a removed file keep it until they end."""
         while self._damaged:
             self._damaged.pop().unlink(missing_ok=True)
 
     @contextmanager
-    def filling(self) -> Iterator[None]:
-        """One process at a time fills a store; others wait here and then find the work done.
+    def filling(self, images: Iterable[bytes]) -> Iterator[None]:
+        """Around computing the maps of `images`, given by their digests.
 
-        The lock ends with the process, however that ends. On a file system without locks, two processes may compute
-        the same maps twice; what they write is valid all the same.
+        Processes with the same images take turns, and the second one finds the work done. Others do not wait: each
+        writes shards of its own, and a map that is stored twice is valid twice. The lock ends with the process, however
+        that ends.
         """
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
             file = (self.folder / "lock").open("a")
+        byte = int.from_bytes(sha256(*sorted(set(images))).digest()[:7])
         with file:
             try:
-                locked = lock(file, wait=False)
+                lock(file, wait=False, byte=byte)
             except BlockingIOError:
-                _log.warning("feature cache: another process is filling %s; waiting for it", self.folder)
-                locked = lock(file, wait=True)
-            if locked:
-                for pattern in LEFTOVERS:  # of a process that was killed
-                    for path in self.folder.glob(pattern):
-                        path.unlink(missing_ok=True)
-            with _writing(self.folder):  # under the lock: or the loop above might remove another process's draft
-                atomic_write(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
+                _log.warning("feature cache: another process computes the same features; waiting for it")
+                lock(file, wait=True, byte=byte)
             yield
+
+    def _remove_leftovers(self) -> None:
+        """Drafts of processes that were killed; younger ones may be in work."""
+        for path in chain.from_iterable(self.folder.glob(pattern) for pattern in LEFTOVERS):
+            with suppress(FileNotFoundError):  # another process has just removed it, or has finished it
+                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                    path.unlink()
 
     def _report_damage(self, path: Path, reason: str) -> None:
         _log.warning("feature cache: %s is damaged (%s) and not used; its maps are computed again", path, reason)

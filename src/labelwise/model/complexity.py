@@ -25,7 +25,7 @@ class PartComplexity:
     macs_without_attention: int  # the same without the products inside attention, as some papers count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Complexity:
     parts: dict[str, PartComplexity]  # backbone, then the head's parts in the order of computation
     size: int  # side of the image in pixels
@@ -41,6 +41,11 @@ class Complexity:
             "flops": 2 * totals["macs"],
             "parts": {name: asdict(part) for name, part in self.parts.items()},
         }
+
+    def __repr__(self) -> str:
+        parameters, macs = self.total("parameters") / 1e6, self.total("macs") / 1e9
+        size = f"{self.size} x {self.size} pixels"
+        return f"<Complexity: {parameters:.2f} M parameters, {macs:.2f} G multiply-adds for {size}>"
 
     def _repr_html_(self) -> str:
         counts = self.to_dict()

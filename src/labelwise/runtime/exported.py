@@ -14,7 +14,7 @@ from pydantic import Field
 
 from labelwise.core.arrays import Floats
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted, nearest_path
 from labelwise.data.images import is_image
 from labelwise.runtime.prediction import Evidence, TaggerConfig
 from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
@@ -41,7 +41,7 @@ class ExportConfig(Config):
     made_with: dict[str, str] = Field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class ExportedModel:
     """An export folder whose config was read: a `Model` that runs without PyTorch. `open` or the first use opens it."""
 
@@ -61,6 +61,10 @@ class ExportedModel:
         self._require_same_labels(path, session.output_shape, session.metadata)
         self._session = session
         return self
+
+    def __repr__(self) -> str:
+        about = f"{self.about.kind}, {self.about.precision}"
+        return f"<ExportedModel {str(self.folder)!r}: {counted(len(self.config.labels), 'label')}, {about}>"
 
     @property
     def engine(self) -> FileEngine:
@@ -116,8 +120,9 @@ class ExportedModel:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name that is no local path can be a model on the hub. `runs/frist` is a slip, and so
-    is any name in a folder that is here: nobody else is told of it.
+    """Whether a name that is no local path can be a model on the hub.
+
+    Beside a folder `runs/first`, `runs/frist` and `rnus/first` are slips.
 
     >>> is_hub_id("owner/name"), is_hub_id("photo"), is_hub_id("./runs/first"), is_hub_id("owner/phto.jpg")
     (True, False, False, False)
@@ -126,7 +131,7 @@ def is_hub_id(name: str) -> bool:
     """
     if not _HUB_ID.fullmatch(name) or is_image(Path(name).name):
         return False
-    return not name.startswith("runs/") and not Path(name).parent.is_dir()
+    return not name.startswith("runs/") and not Path(name).parent.is_dir() and nearest_path(name) is None
 
 
 def find_export(source: str | Path) -> ExportedModel | None:
@@ -154,6 +159,23 @@ def find_export(source: str | Path) -> ExportedModel | None:
     known = {key: value for key, value in model.items() if key in TaggerConfig.model_fields}
     where = str(file)
     return ExportedModel(Path(source), ExportConfig.parse(about, where), TaggerConfig.parse(known, where), model)
+
+
+def check_target(folder: Path, *, overwrite: bool) -> None:
+    """An error if an export must not be written into `folder`: it holds something else, or an export to be kept."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        found = folder.is_dir() and find_export(folder) is not None
+    except LabelwiseError:  # a damaged one
+        found = True
+    if not found:
+        raise LabelwiseError(f"{str(folder)!r} exists and is not an export folder; choose another folder or empty it")
+    if not overwrite:
+        raise LabelwiseError(
+            f"{str(folder)!r} already holds an export; overwrite it, or choose another folder",
+            options={"overwrite": True},
+        )
 
 
 def _section(content: dict[str, Any], name: str, file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol, get_args
 import numpy as np
 
 from labelwise.core.arrays import Doubles, Floats
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data.decode import FoundImage, ImageSources, decode, decode_many, find_images
 from labelwise.data.images import BadImageError, OnBadImage
@@ -82,7 +82,8 @@ class Tagger:
 
     def __repr__(self) -> str:
         size = self.config.preprocessing.size
-        return f"<Tagger: {len(self.labels)} labels, {size} x {size} pixels, on {self.family}>"
+        labels = f"{counted(len(self.labels), 'label')} ({shortened(self.labels, 3)})"
+        return f"<Tagger: {labels}, {size} x {size} pixels, on {self.family}>"
 
     def logits(self, images: Floats) -> Floats:
         """Logits [B, N] of inputs [B, 3, size, size]."""
@@ -101,7 +102,8 @@ class Tagger:
         Args:
             images: A path, a pattern (`photos/*.jpg`), a folder (searched with all folders in it), an http or https
                 URL, bytes, an open file, a PIL image, a NumPy array or torch tensor ([H, W, 3], [3, H, W] or a batch;
-                8 bits, or floats between 0 and 1), or any mix of these in a list.
+                8 bits, or floats between 0 and 1), any mix of these in a list, or a pandas frame with a column of
+                them.
             batch_size: Images at a time.
             progress: Whether to show a progress bar, or a function that is told the progress.
             on_bad_image: `error` raises at an image that cannot be decoded, `skip` gives a prediction with an `error`.

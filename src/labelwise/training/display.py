@@ -30,7 +30,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line and log it."""
         self._said = time.monotonic()
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
         if self.log is not None:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

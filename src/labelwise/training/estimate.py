@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.core.tables import html_table
 from labelwise.heads import preset, with_options
 from labelwise.model.complexity import measure_complexity
@@ -132,12 +132,12 @@ class Estimate:
         parts = ", ".join(f"{name} {_size(part)}" for name, part in self.memory.items() if part)
         once = f", and {self.flops_once:.2e} for the features" if self.flops_once else ""
         rows = [
-            ("model", f"{model.head} on {model.backbone}{size}, {self.labels:,} labels"),
+            ("model", f"{model.head} on {model.backbone}{size}, {counted(self.labels, 'label')}"),
             ("batch", f"{recipe.batch_size:,} images on {gpus}, {each}{recipe.precision}"),
             ("memory", f"{_size(self.total_memory)} on each GPU, beside about {_size(CUDA_ITSELF)} for CUDA itself"),
             ("", parts),
             ("steps", f"{self.steps:,} an epoch of {self.images:,} images; {self.optimizer_steps:,} of the optimizer"),
-            ("FLOPs", f"{self.flops:.2e} an epoch, {recipe.epochs} epochs{once}"),
+            ("FLOPs", f"{self.flops:.2e} an epoch, {counted(recipe.epochs, 'epoch')}{once}"),
         ]
         if self.gpu is not None and self.hours is not None:
             speed = f"{self.processes} x {self.gpu.name} at {self.utilisation:.0%} of its peak"

@@ -11,7 +11,7 @@ from torch import nn
 
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
@@ -99,8 +99,9 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
         put_channels_last(model.backbone)
     module: nn.Module = model.head if frozen else model
     display.say(
-        f"{len(train_table)} training images, {len(held_out) if held_out is not None else 'no'} validation images, "
-        f"{len(train_table.labels)} labels; {recipe.model.head} on {recipe.model.backbone}, "
+        f"{counted(len(train_table), 'training image')}, "
+        f"{counted(len(held_out), 'validation image') if held_out is not None else 'no validation images'}, "
+        f"{counted(len(train_table.labels), 'label')}; {recipe.model.head} on {recipe.model.backbone}, "
         f"{sum(p.numel() for p in module.parameters() if p.requires_grad) / 1e6:.2f} M trainable parameters"
     )
     make = feature_batches if frozen else image_batches
