@@ -17,10 +17,11 @@ from labelwise.data.table import LabelTable
 from labelwise.engines.load import full_config, open_model, read_labels
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
+from labelwise.runtime.run_files import RECIPE
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 from labelwise.training.recipe import load_recipe
-from labelwise.training.run import RECIPE, Run, find_run
+from labelwise.training.run import Run, find_run
 
 if TYPE_CHECKING:
     from labelwise.evaluation.evaluate import Evaluation

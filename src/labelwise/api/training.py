@@ -16,9 +16,10 @@ from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
+from labelwise.runtime.run_files import RECIPE, SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
 from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe
-from labelwise.training.run import SPLITS, Run, check_folder
+from labelwise.training.run import Run, check_folder
 from labelwise.training.tables import open_source
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def train(
         workers: Processes that load images.
         on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
         resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
-        overwrite: Replace the run in `out`.
+        overwrite: Replace the run in `out`; it is kept until the new one has a checkpoint.
         **settings: Any other setting of the recipe: `mixup=0.2`, `optimizer={"weight_decay": 0.05}`, or with a dotted
             name, `**{"head.shared_experts": 4}`.
 
@@ -89,9 +90,9 @@ def train(
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
-        recipe = Path(out) / "recipe.yaml"
-        if not recipe.exists():
-            raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start a new one")
+        settle(Path(out))
+        check_folder(Path(out), resume, overwrite)
+        recipe = Path(out) / RECIPE
     chosen = load_recipe(recipe, changes)
     check(chosen)
     if chosen.model.start is None:

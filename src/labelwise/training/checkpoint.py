@@ -21,11 +21,12 @@ from torch.distributed.checkpoint.state_dict import (
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
+from labelwise.runtime.run_files import CHECKPOINTS
 
 
 def last_checkpoint(run: Path) -> Path:
     """The checkpoint from which a run resumes."""
-    return run / "checkpoints" / "last.safetensors"
+    return run / CHECKPOINTS / "last.safetensors"
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -33,10 +34,10 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
     try:
         atomic_write(path, lambda draft: save_file(plain, draft, metadata={"state": json.dumps(state)}))
     except (OSError, SafetensorError) as error:
-        raise LabelwiseError(
-            f"cannot write the checkpoint {str(path)!r} ({error}); the previous one is kept. Free space and resume",
-            options={"resume": True},
-        ) from None
+        # Without an earlier one there may be no run to resume: the one that was to be replaced comes back.
+        again = {"resume": True} if path.with_name("last.safetensors").exists() else None
+        kept = "the previous one is kept. Free space and resume" if again else "free space and start again"
+        raise LabelwiseError(f"cannot write the checkpoint {str(path)!r} ({error}); {kept}", options=again) from None
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,6 +22,7 @@ from labelwise.heads import GateMeter, Head
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
+from labelwise.runtime.run_files import CURVES, HISTORY, drop_replaced
 from labelwise.training.averaging import AveragedWeights
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
@@ -39,7 +40,7 @@ from labelwise.training.distributed import StopRequest
 from labelwise.training.model_options import fixed_statistics
 from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import Recipe
-from labelwise.training.run import HISTORY, write_gates
+from labelwise.training.run import write_gates
 
 
 @dataclass
@@ -335,7 +336,7 @@ class Trainer:
 
     @property
     def _best(self) -> Path:
-        return self.folder / "checkpoints" / "best.safetensors"
+        return self._last.with_name("best.safetensors")
 
     def _save_if_best(self, epoch: int, score: float | None, weights: str | None) -> None:
         """`weights` names the better candidate; without validation the average is saved, if there is one."""
@@ -353,6 +354,8 @@ class Trainer:
             tensors["averaged.n_averaged"] = torch.tensor(self.averaged.updates)
         self.progress.seconds += extra_seconds
         self._write(self._last, tensors)
+        if self.fabric.is_global_zero:
+            drop_replaced(self.folder)  # this run can be resumed now
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
         if self.fabric.is_global_zero:
@@ -379,4 +382,4 @@ class Trainer:
         """Written anew from what the checkpoint holds: a line that a killed run wrote too early disappears."""
         if self.fabric.is_global_zero:
             atomic_write(self.folder / HISTORY, "".join(json.dumps(row) + "\n" for row in self.progress.history))
-            write_curves(self.folder / "tensorboard", self.progress.history)
+            write_curves(self.folder / CURVES, self.progress.history)

@@ -18,6 +18,7 @@ from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
 from labelwise.losses import check_loss, read_prior
+from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -272,7 +273,10 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     if path is not None:
         where = f"recipe {str(path)!r}"
         values = _read(Path(path), where)
-    elif isinstance(start := changes.get("model.start"), str) and (earlier := Path(start) / "recipe.yaml").is_file():
+    elif (
+        isinstance(start := changes.get("model.start"), str)
+        and (earlier := run_candidates(start)[0] / RECIPE).is_file()
+    ):
         started = _read(earlier, f"recipe {str(earlier)!r}")
         values |= {part: started[part] for part in ("data", "model", "loss", "seed") if part in started}
     if "model.head" in changes and isinstance(values.get("model"), dict):
