@@ -17,10 +17,9 @@ from labelwise.data.table import LabelTable
 from labelwise.engines.load import full_config, open_model, read_labels
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
-from labelwise.runtime.run_files import RECIPE
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
-from labelwise.training.recipe import load_recipe
+from labelwise.training.recipe import run_recipe
 from labelwise.training.run import Run, find_run
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def _data(data: str | Path | LabelTable | None, model: Any) -> str | Path | Labe
     if data is not None:
         return data
     run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
-    source = None if run is None else load_recipe(run / RECIPE).data.source
+    source = None if run is None else run_recipe(run).data.source
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
     return source
@@ -238,7 +237,7 @@ def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) ->
     run = find_run(model_path(model)) if isinstance(model, str | os.PathLike) else None
     if run is None:
         return ()
-    wanted = load_recipe(run / RECIPE).data.unseen or ()
+    wanted = run_recipe(run).data.unseen or ()
     # Other data than the run's may have none of them.
     return unseen_labels(table, wanted if wanted == FROM_DATA else [name for name in wanted if name in table.labels])
 

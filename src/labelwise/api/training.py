@@ -16,9 +16,9 @@ from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
-from labelwise.runtime.run_files import RECIPE, SPLITS, settle
+from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
-from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe
+from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe, run_recipe
 from labelwise.training.run import Run, check_folder
 from labelwise.training.tables import open_source
 
@@ -92,8 +92,7 @@ def train(
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
         settle(Path(out))
         check_folder(Path(out), resume, overwrite)
-        recipe = Path(out) / RECIPE
-    chosen = load_recipe(recipe, changes)
+    chosen = run_recipe(Path(out)) if resume else load_recipe(recipe, changes)
     check(chosen)
     if chosen.model.start is None:
         check_weights(chosen.model.weights)

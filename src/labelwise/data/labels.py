@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
+from labelwise.core.config import may_read_files
 from labelwise.core.errors import LabelwiseError, counted, unknown_name
 from labelwise.data.readers.base import read_lines
 from labelwise.data.table import LabelTable
@@ -22,15 +24,15 @@ def label_list(text: str) -> tuple[str, ...]:
     ('bus', 'dining table')
     """
     path = Path(text).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # Path.is_file raises for a long list of names
         return tuple(read_lines(path))
     if path.suffix == ".txt" or len(path.parts) > 1:
         raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label per line")
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _read(value: Any) -> Any:
-    return label_list(value) if isinstance(value, str) and value != FROM_DATA else value
+def _read(value: Any, info: ValidationInfo) -> Any:
+    return label_list(value) if isinstance(value, str) and value != FROM_DATA and may_read_files(info) else value
 
 
 # In a recipe: a list of names, or a text that `label_list` reads. A saved recipe holds the names.

@@ -23,7 +23,7 @@ from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import RECIPE, settle
 from labelwise.sweeps.plan import PlannedRun
-from labelwise.training.recipe import full_key, load_recipe
+from labelwise.training.recipe import full_key, run_recipe
 from labelwise.training.run import Run, read_history, with_splits_of_run
 from labelwise.training.train import train
 
@@ -58,7 +58,7 @@ def status_of(folder: Path, planned: PlannedRun) -> Status:
     settle(folder)
     if not (folder / RECIPE).exists():
         return "new"
-    if load_recipe(folder / RECIPE) != planned.recipe:
+    if run_recipe(folder) != planned.recipe:
         raise LabelwiseError(
             f"{str(folder)!r} holds a run with other settings than this sweep's; choose another folder, or remove it"
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from labelwise import losses
@@ -26,6 +27,7 @@ from labelwise.runtime.run_files import CURVES, HISTORY, drop_replaced
 from labelwise.training.averaging import AveragedWeights
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
+    damaged,
     last_checkpoint,
     module_tensors,
     named,
@@ -121,7 +123,7 @@ class Trainer:
 
     def best_weights(self) -> dict[str, Tensor]:
         """The tensors of the best epoch; of the last one without validation."""
-        tensors, _ = read_checkpoint(self._best)
+        tensors, _ = read_checkpoint(self.best)
         return named("kept", tensors)
 
     # One epoch: its steps, validation, checkpoint.
@@ -335,7 +337,7 @@ class Trainer:
         return last_checkpoint(self.folder)
 
     @property
-    def _best(self) -> Path:
+    def best(self) -> Path:
         return self._last.with_name("best.safetensors")
 
     def _save_if_best(self, epoch: int, score: float | None, weights: str | None) -> None:
@@ -345,7 +347,7 @@ class Trainer:
             return
         progress.best_score, progress.best_epoch = score, epoch
         module = self.candidates[weights] if weights else next(iter(self.candidates.values()))
-        self._write(self._best, module_tensors("kept", module))
+        self._write(self.best, module_tensors("kept", module))
 
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
@@ -364,19 +366,31 @@ class Trainer:
 
     def _restore(self) -> None:
         tensors, state = read_checkpoint(self._last)
+        try:
+            self._take(tensors, state)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # somebody edited it
+            raise damaged(self._last, error) from error
+        self._write_history()
+
+    def _take(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         if state.pop("steps") != self.steps or state["data"] != self.progress.data:
             raise LabelwiseError(
                 "the data or the recipe has changed since this run was started: it cannot be resumed. Overwrite it, or "
                 "start a new run in another folder",
                 options={"overwrite": True},
             )
+        progress = TypeAdapter(Progress).validate_python(state)
+        finished = [row["epoch"] for row in progress.history]
+        if not 0 <= progress.step <= self.steps or finished != list(range(1, progress.step // len(self.batches) + 1)):
+            raise ValueError(f"step {progress.step} does not follow epochs {finished}")
+        if progress.best_epoch not in (None, *finished):
+            raise ValueError(f"no epoch {progress.best_epoch} in its history")
         restore_module("module", self.plain, tensors)
         restore_optimizer(self.plain, self.optimizer, tensors)
         if self.averaged is not None:
             restore_module("averaged.module", self.averaged.module, tensors)
             self.averaged.updates = int(tensors["averaged.n_averaged"])
-        self.progress = Progress(**state)
-        self._write_history()
+        self.progress = progress
 
     def _write_history(self) -> None:
         """Written anew from what the checkpoint holds: a line that a killed run wrote too early disappears."""

@@ -32,7 +32,7 @@ from labelwise.runtime.run_files import (
     run_candidates,
     set_aside,
 )
-from labelwise.training.recipe import Recipe, load_recipe
+from labelwise.training.recipe import Recipe, run_recipe
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ class Run(os.PathLike[str]):
         parent = self.model_folder.parent
         is_run = self.model_folder.name == MODEL and (parent / RECIPE).is_file()
         self.folder: Path | None = parent if is_run else None
-        self.recipe: Recipe | None = load_recipe(parent / RECIPE) if is_run else None
+        self.recipe: Recipe | None = run_recipe(parent) if is_run else None
         self.history = read_history(parent) if is_run else History()
         self.name = name or (self.folder.resolve().name if self.folder is not None else self.source)
 
@@ -217,7 +217,7 @@ def read_history(folder: Path) -> History:
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
             entries.append(entry)

@@ -18,7 +18,7 @@ from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
 from labelwise.runtime.run_files import LOG, MODEL, RECIPE, SPLITS
 from labelwise.training.batches import Batches, Share
-from labelwise.training.checkpoint import last_checkpoint
+from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
@@ -125,7 +125,10 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
 def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
     """A whole model with the best weights, in evaluation mode; the trained one may be sharded over processes."""
     whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
-    (whole.head if frozen else whole).load_state_dict(trainer.best_weights())
+    try:
+        (whole.head if frozen else whole).load_state_dict(trainer.best_weights())
+    except RuntimeError as error:
+        raise damaged(trainer.best, error) from error
     return whole.to(trainer.fabric.device).eval()
 
 
