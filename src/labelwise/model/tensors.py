@@ -52,7 +52,7 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
     found = zlib.crc32(repr(sorted(metadata.items())).encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(memoryview(tensor.flatten().view(torch.uint8).numpy()), found)
+        found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 
