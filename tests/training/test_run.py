@@ -214,9 +214,9 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
 ) -> None:
     wanted = recipe(sample, epochs=3)
     writes: list[Path] = []
-    from labelwise.training import checkpoint
+    from labelwise.model import tensors as files
 
-    real = checkpoint.save_file
+    real = files.save_file
 
     def full(tensors: Any, path: Path, metadata: Any) -> None:
         writes.append(path)
@@ -225,7 +225,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
             raise OSError(28, "No space left on device")
         real(tensors, path, metadata=metadata)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(LabelwiseError, match=r"No space left.*the previous one is kept.*resume=True"):
         train(wanted, tmp_path / "a")
     monkeypatch.undo()

@@ -77,7 +77,7 @@ def test_phrases_of_a_file_are_kept_in_the_config(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("pet: [dog, cat]\nseat: sofa\n")
     (tmp_path / "p.json").write_text('{"pet": ["dog", "cat"], "seat": "sofa"}')
     for name in ("p.yaml", "p.json"):
-        config = WordsConfig.model_validate({"source": "x", "phrases": str(tmp_path / name)})
+        config = WordsConfig.parse({"source": "x", "phrases": str(tmp_path / name)}, "words", files=True)
         assert config.phrases == {"pet": ("dog", "cat"), "seat": ("sofa",)}
         assert WordsConfig.model_validate(config.model_dump(mode="json")) == config
 
@@ -135,4 +135,4 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 )
 def test_wrong_configs_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(LabelwiseError, match=message):
-        WordsConfig.parse(values, "words")
+        WordsConfig.parse(values, "words", files=True)

@@ -20,8 +20,8 @@ from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
-from labelwise.training.recipe import load_recipe
-from labelwise.training.run import RECIPE, Run, find_run
+from labelwise.training.recipe import run_recipe
+from labelwise.training.run import Run, find_run
 
 if TYPE_CHECKING:
     from labelwise.api.inputs import Data
@@ -217,7 +217,7 @@ def _data(data: Data | None, model: Any) -> Data:
     if data is not None:
         return data
     run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
-    source = None if run is None else load_recipe(run / RECIPE).data.source
+    source = None if run is None else run_recipe(run).data.source
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
     return source
@@ -243,7 +243,7 @@ def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) ->
     run = find_run(model_path(model)) if isinstance(model, str | os.PathLike) else None
     if run is None:
         return ()
-    wanted = load_recipe(run / RECIPE).data.unseen or ()
+    wanted = run_recipe(run).data.unseen or ()
     # Other data than the run's may have none of them.
     return unseen_labels(table, wanted if wanted == FROM_DATA else [name for name in wanted if name in table.labels])
 

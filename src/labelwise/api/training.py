@@ -19,9 +19,10 @@ from labelwise.data.manifests import lost_label_notes, write_manifest
 from labelwise.data.readers.manifest import ManifestOptions
 from labelwise.data.sources import as_table, is_frame, with_options
 from labelwise.data.table import LabelTable
+from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
-from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe
-from labelwise.training.run import SPLITS, Run, check_folder
+from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe, run_recipe
+from labelwise.training.run import Run, check_folder
 from labelwise.training.tables import data_fingerprint, open_source
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def train(
         workers: Processes that load images.
         on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
         resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
-        overwrite: Replace the run in `out`.
+        overwrite: Replace the run in `out`; it is kept until the new one has a checkpoint.
         **settings: Any other setting of the recipe: `mixup=0.2`, `optimizer={"weight_decay": 0.05}`, or with a dotted
             name, `**{"head.shared_experts": 4}`. Also options of the data's reader: `image_column="Id"`,
             `label_column`, `separator`, `root` and others.
@@ -98,10 +99,9 @@ def train(
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
-        recipe = Path(out) / "recipe.yaml"
-        if not recipe.exists():
-            raise LabelwiseError(f"there is no run in {str(out)!r} to resume; start a new one")
-    chosen = load_recipe(recipe, changes)
+        settle(Path(out))
+        check_folder(Path(out), resume, overwrite)
+    chosen = run_recipe(Path(out)) if resume else load_recipe(recipe, changes)
     check(chosen)
     if chosen.model.start is None:
         check_weights(chosen.model.weights)

@@ -34,6 +34,7 @@ from labelwise.core.terminal import visible
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
 from labelwise.runtime.exported import CONFIG, is_hub_id
+from labelwise.runtime.run_files import MODEL, settle
 
 if TYPE_CHECKING:
     from labelwise.runtime.prediction import Prediction
@@ -171,7 +172,8 @@ def is_model(argument: str) -> bool:
     """
     path = Path(argument)
     if path.is_dir():
-        if (path / CONFIG).is_file() or (path / "model" / CONFIG).is_file():
+        settle(path)
+        if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
             return True
         if any(file_kind(name) for _, names in walk(str(path)) for name in names):  # ends at the first image
             return False

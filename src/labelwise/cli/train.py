@@ -73,11 +73,17 @@ def train(
         raise LabelwiseError(f"--{asked} is for an estimate; add --dry-run")
     if out is None:
         raise LabelwiseError("name a folder for the run", options={"out": "runs/first"})
+    before = _written(out)
     try:
         run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
     except KeyboardInterrupt:
-        if (out / "recipe.yaml").exists():
+        if resume or _written(out) != before:  # otherwise the folder holds what it held
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
         raise
     source = run.recipe.data.source if run.recipe else data
     say(f"Evaluate it with: labelwise evaluate {out} --data {quote(str(source))} --split test", stderr=True)
+
+
+def _written(run: Path) -> int | None:
+    recipe = run / "recipe.yaml"
+    return recipe.stat().st_mtime_ns if recipe.exists() else None

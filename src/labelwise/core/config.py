@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from labelwise.core.errors import LabelwiseError, unknown_name
+
+_SHORT = reprlib.Repr()  # of a wrong value, which may be long and deep
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 
 
 class Config(BaseModel):
@@ -24,12 +29,21 @@ class Config(BaseModel):
         return {cls.renamed.get(key, key): value for key, value in values.items()} if old else values
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Validate `values`; `where` names their origin in the error (`head 'hsq'`, `recipe.yaml`)."""
+    def parse(cls, values: Mapping[str, Any], where: str, *, files: bool = False) -> Self:
+        """Validate `values`.
+
+        Args:
+            values: By their keys.
+            where: Their origin, for the error (`head 'hsq'`, `recipe.yaml`).
+            files: Whether a value may be the path of a file that holds it. Only in what the user wrote: a stranger's
+                model must not make us open files.
+        """
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(dict(values), context={"files": files})
         except ValidationError as error:
             raise _readable(error, where, cls) from None
+        except RecursionError:
+            raise LabelwiseError(f"{where}: it is nested too deeply") from None
         except LabelwiseError as error:  # from a field that checks itself, such as the options of a registered head
             raise LabelwiseError(f"{where}: {error.message}", options=error.options) from None
 
@@ -42,6 +56,11 @@ class Config(BaseModel):
         return {part.arg_name: " ".join((part.description or "").split()) for part in found}
 
 
+def may_read_files(info: ValidationInfo) -> bool:
+    """For the validator of a field whose value may be in a file; see `Config.parse`."""
+    return bool(info.context and info.context.get("files"))
+
+
 def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> LabelwiseError:
     """The first problem of a pydantic report as one line."""
     problem = error.errors(include_url=False)[0]
@@ -51,7 +70,7 @@ def _readable(error: ValidationError, where: str, cls: type[BaseModel]) -> Label
         at = where if not parents else f"{where}: {'.'.join(str(part) for part in parents)}"
         return unknown_name("key", str(key), _keys_at(cls, parents), at)
     message = problem["msg"].removeprefix("Value error, ")
-    at = f"{path}={problem['input']!r}: " if path else ""
+    at = f"{path}={_SHORT.repr(problem['input'])}: " if path else ""
     return LabelwiseError(f"{where}: {at}{message[0].lower()}{message[1:]}")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -48,6 +50,12 @@ def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], objec
         draft.unlink(missing_ok=True)
 
 
+def remove_drafts(folder: Path) -> None:
+    """Delete what killed processes left of their files, in a folder that nobody else writes to now."""
+    for draft in folder.glob(".*.part"):
+        draft.unlink(missing_ok=True)
+
+
 def _fill(file: Path, content: bytes | str | Callable[[Path], object]) -> None:
     if callable(content):
         content(file)
@@ -69,25 +77,36 @@ def replace_folder(
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name[:40]}-{uuid.uuid4().hex[:8]}")
-    old = fresh.with_name(fresh.name + "-old")
     fresh.mkdir()
     try:
         write(fresh)
-        if folder.exists():
-            os.replace(folder, old)
-        try:
-            os.replace(fresh, folder)
-        except OSError:
-            if old.exists():
-                os.replace(old, folder)
-            raise
-        if old.exists():
-            for path in old.iterdir():
-                if not replaced(path.name):
-                    os.replace(path, folder / path.name)
-            shutil.rmtree(old)
-    finally:
+        swap(fresh, folder) if folder.exists() else os.replace(fresh, folder)
+    except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    if fresh.exists():  # it is the old folder now
+        for path in fresh.iterdir():
+            if not replaced(path.name):
+                os.replace(path, folder / path.name)
+        shutil.rmtree(fresh)
+
+
+_AT_FDCWD, _EXCHANGE = -100, 2  # of Linux
+
+
+def swap(one: Path, other: Path) -> None:
+    """Exchange two folders: in one step on Linux, so that neither name is ever missing; elsewhere in three renames."""
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if exchange and exchange(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return
+    aside = one.with_name(one.name + "-old")
+    os.replace(other, aside)
+    try:
+        os.replace(one, other)
+    except OSError:
+        os.replace(aside, other)
+        raise
+    os.replace(aside, one)
 
 
 def lock(file: IO[str], *, wait: bool, byte: int | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Annotated, Any, Literal
 from unicodedata import normalize
 
 import numpy as np
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
 from labelwise.core.arrays import row_pointers
+from labelwise.core.config import may_read_files
 from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.data.readers.base import read_lines
 from labelwise.data.table import LabelTable
@@ -28,15 +30,15 @@ def label_list(text: str) -> tuple[str, ...]:
     ('bus', 'dining table')
     """
     path = Path(text).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # Path.is_file raises for a long list of names
         return tuple(read_lines(path))
     if path.suffix == ".txt" or len(path.parts) > 1:
         raise LabelwiseError(f"there is no list of labels {text!r}; give a file with one label per line")
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _read(value: Any) -> Any:
-    return label_list(value) if isinstance(value, str) and value != FROM_DATA else value
+def _read(value: Any, info: ValidationInfo) -> Any:
+    return label_list(value) if isinstance(value, str) and value != FROM_DATA and may_read_files(info) else value
 
 
 # In a recipe: a list of names, or a text that `label_list` reads. A saved recipe holds the names.

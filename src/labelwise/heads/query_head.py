@@ -170,7 +170,8 @@ class QueryHead(Head):
             keep = self.config.queries.keep_groups  # then every group needs a label to learn from
             return torch.tensor(dealt_slots(self.groups, self.group_size))[order] if keep else order
         total = self.groups * self.group_size
-        if sorted(set(slots.tolist()) & set(range(total))) != sorted(slots.tolist()) or len(slots) != self.labels:
+        chosen = set(slots.flatten().tolist())
+        if slots.shape != (self.labels,) or len(chosen) != self.labels or min(chosen) < 0 or max(chosen) >= total:
             raise LabelwiseError(
                 f"label_slot must be {self.labels} different numbers from 0 to {total - 1} "
                 f"({self.groups} groups of {self.group_size} labels)"

@@ -9,7 +9,8 @@ from pathlib import Path
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.card import Measured, in_evaluation
 from labelwise.model.upload import check_name, prepare_upload
-from labelwise.training.run import HISTORY, Run
+from labelwise.runtime.run_files import HISTORY
+from labelwise.training.run import Run
 
 
 def prepare(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelwise.backbones.config import BackboneConfig, in_package
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import atomic_write, replace_folder
+from labelwise.core.files import replace_folder
 from labelwise.model.card import model_card
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.folder import CARD, CONFIG, WEIGHTS, find_folder, network_folder
@@ -34,10 +34,9 @@ def write_files(
     folder: Path, config: ModelConfig, state: Mapping[str, Tensor], *, backbone_in_package: bool = False
 ) -> None:
     """Write weights, config and card. `backbone_in_package`: the state has no backbone, see `compacted`."""
-    from safetensors.torch import save_file
+    from labelwise.model.tensors import save_tensors
 
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    atomic_write(folder / WEIGHTS, lambda draft: save_file(tensors, draft, metadata={"format": "pt"}))
+    save_tensors(folder / WEIGHTS, state, {"format": "pt"})
     made_with = {name: version(name) for name in ("labelwise", "torch", "timm")}
     content = {"format": FORMAT, "made_with": made_with, **config.model_dump(mode="json")}
     if backbone_in_package:
@@ -49,15 +48,16 @@ def write_files(
 def read_folder(source: str | Path, **hub_options: Any) -> tuple[Path, ModelConfig, dict[str, Tensor]]:
     """Where the model was found, its config and its tensors."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+
+    from labelwise.model.tensors import load_tensors
 
     folder = network_folder(find_folder(source, **hub_options))
     config = read_config(folder)
     try:
-        tensors = load_file(folder / WEIGHTS)
+        tensors, _ = load_tensors(folder / WEIGHTS)
     except FileNotFoundError:
         raise LabelwiseError(f"{str(folder)!r} has no {WEIGHTS}; copy the whole model folder") from None
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise LabelwiseError(f"{str(folder / WEIGHTS)!r} is damaged ({error}); copy the model folder again") from None
     if _read_content(folder).get(_IN_PACKAGE):
         tensors |= package_tensors(config.backbone)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
 from labelwise.model.network import Network
+from labelwise.model.tensors import fitting
 from labelwise.model.upload import prepare_upload, upload
 from labelwise.words import WordsConfig, open_words
 
@@ -138,13 +139,13 @@ class LabelModel(Network, ModelHubMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
         """`load_model` as a class method, as the hub's libraries have it."""
         folder, config, tensors = read_folder(pretrained_model_name_or_path, **hub_options)
-        model = cls(config)
+        # As the head would get them when it is created; without them, it would draw random ones.
+        words, slots = tensors.get("head.word_vectors"), tensors.get("head.label_slot")
         try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise LabelwiseError(f"{str(folder)!r}: the tensors do not belong to this config: {reason}") from None
-        return model.eval()
+            return fitting(lambda: cls(config, word_vectors=words, label_slot=slots), tensors).eval()
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = one_line(error)[:300]
+            raise LabelwiseError(f"{str(folder)!r}: the tensors do not belong to this config: {reason}") from error
 
 
 def load_model(source: str | Path, **hub_options: Any) -> LabelModel:

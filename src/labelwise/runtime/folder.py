@@ -7,6 +7,7 @@ from pathlib import Path
 from labelwise.core.errors import LabelwiseError, did_you_mean
 from labelwise.core.network import offline_by
 from labelwise.runtime.exported import EXPORTS, is_hub_id
+from labelwise.runtime.run_files import MODEL, run_candidates
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
@@ -23,8 +24,8 @@ def find_folder(
 ) -> Path:
     """The folder of a model or of an exported one: `source` itself, `model/` of a run folder, or the snapshot of a hub
     repository."""
-    path = Path(source)
-    for candidate in (path, path / "model"):
+    path, _ = run_candidates(source)
+    for candidate in (path, path / MODEL):
         if (candidate / CONFIG).is_file():
             return candidate
     if path.is_file():

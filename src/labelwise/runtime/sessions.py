@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -17,6 +21,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # Engines sum in different orders. Outputs may differ by this share of the largest one (or of 1, if that is more).
 TOLERANCE = 1e-4
+_WATCHER = "labelwise-time-limit"
 
 
 class Engine(Protocol):
@@ -40,6 +45,32 @@ class FileEngine(Engine, Protocol):
 
     def outputs(self, images: Floats) -> dict[str, Floats]:
         """All outputs by their names."""
+
+
+TIME_LIMIT = 600.0  # seconds for a batch: far more than any takes, and less than for ever
+_waiting: dict[object, tuple[float, Callable[[], object]]] = {}  # when each running batch is stopped, and how
+
+
+@contextmanager
+def time_limit(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` from another thread if the block takes longer than `TIME_LIMIT`: one thread for all, since starting
+    one for each batch would cost a tenth of a millisecond."""
+    key = object()
+    _waiting[key] = time.monotonic() + TIME_LIMIT, stop
+    if _WATCHER not in (thread.name for thread in threading.enumerate()):  # not yet, or lost by a fork
+        threading.Thread(target=_watch, name=_WATCHER, daemon=True).start()
+    try:
+        yield
+    finally:
+        del _waiting[key]
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(min(1.0, TIME_LIMIT))
+        for last, stop in list(_waiting.values()):
+            if time.monotonic() > last:
+                stop()
 
 
 def relative_difference(found: Floats, expected: Floats) -> float:
@@ -74,18 +105,30 @@ class OnnxEngine:
         except Exception as error:  # the runtime has a dozen error classes without a common base
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
-        self._input = inputs.name
+        self._path, self._options, self._input = path, onnxruntime.RunOptions, inputs.name
         self._names = [output.name for output in outputs]
         self.output_shape: list[Any] = outputs[0].shape  # names and None for dynamic sides
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def __call__(self, images: Floats) -> Floats:
-        (out,) = self._session.run(self._names[:1], {self._input: images})
-        result: Floats = out
-        return result
+        return self._run(images, self._names[:1])[0]
 
     def outputs(self, images: Floats) -> dict[str, Floats]:
-        return dict(zip(self._names, self._session.run(None, {self._input: images}), strict=True))
+        return dict(zip(self._names, self._run(images, self._names), strict=True))
+
+    def _run(self, images: Floats, names: list[str]) -> list[Floats]:
+        options = self._options()
+        try:
+            with time_limit(lambda: setattr(options, "terminate", True)):
+                found: list[Floats] = self._session.run(names, {self._input: images}, options)
+                return found
+        except Exception as error:
+            if not options.terminate:
+                raise
+            raise LabelwiseError(
+                f"{str(self._path)!r} was stopped after {TIME_LIMIT:.0f} s for one batch; it may hold a loop without "
+                "end. Use smaller batches, or another model"
+            ) from error
 
 
 def openvino() -> Any:

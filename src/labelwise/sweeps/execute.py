@@ -21,9 +21,10 @@ from labelwise.core.files import atomic_write
 from labelwise.core.tables import write_csv
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
+from labelwise.runtime.run_files import RECIPE, settle
 from labelwise.sweeps.plan import PlannedRun
-from labelwise.training.recipe import full_key, load_recipe
-from labelwise.training.run import RECIPE, Run, read_history, with_splits_of_run
+from labelwise.training.recipe import full_key, run_recipe
+from labelwise.training.run import Run, read_history, with_splits_of_run
 from labelwise.training.train import train
 
 Status = Literal["new", "interrupted", "finished", "failed"]
@@ -54,9 +55,10 @@ class Outcome:
 
 def status_of(folder: Path, planned: PlannedRun) -> Status:
     """How far a run is. Another run in its folder is an error: its results would be taken for this one's."""
+    settle(folder)
     if not (folder / RECIPE).exists():
         return "new"
-    if load_recipe(folder / RECIPE) != planned.recipe:
+    if run_recipe(folder) != planned.recipe:
         raise LabelwiseError(
             f"{str(folder)!r} holds a run with other settings than this sweep's; choose another folder, or remove it"
         )

@@ -16,8 +16,8 @@ from labelwise.data.sources import open_data
 from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.heads.registry import preset, with_options
+from labelwise.runtime.run_files import SPLITS
 from labelwise.training.recipe import Recipe, check, full_key, load_recipe
-from labelwise.training.run import SPLITS
 
 _OPTION = "model.options."
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -19,36 +18,45 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import atomic_write
+from labelwise.core.errors import LabelwiseError, one_line
+from labelwise.model.tensors import load_tensors, save_tensors
+from labelwise.runtime.run_files import CHECKPOINTS
 
 
 def last_checkpoint(run: Path) -> Path:
     """The checkpoint from which a run resumes."""
-    return run / "checkpoints" / "last.safetensors"
+    return run / CHECKPOINTS / "last.safetensors"
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        atomic_write(path, lambda draft: save_file(plain, draft, metadata={"state": json.dumps(state)}))
+        save_tensors(path, tensors, {"state": json.dumps(state)})
     except (OSError, SafetensorError) as error:
-        raise LabelwiseError(
-            f"cannot write the checkpoint {str(path)!r} ({error}); the previous one is kept. Free space and resume",
-            options={"resume": True},
-        ) from None
+        # Without an earlier one there may be no run to resume: the one that was to be replaced comes back.
+        again = {"resume": True} if path.with_name("last.safetensors").exists() else None
+        kept = "the previous one is kept. Free space and resume" if again else "free space and start again"
+        raise LabelwiseError(f"cannot write the checkpoint {str(path)!r} ({error}); {kept}", options=again) from None
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.exists():
         raise LabelwiseError(f"there is no checkpoint {str(path)!r}")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise LabelwiseError(
-            f"the checkpoint {str(path)!r} is damaged ({error}); start again", options={"overwrite": True}
-        ) from None
+        tensors, metadata = load_tensors(path)
+        state = json.loads(metadata["state"])
+        if not isinstance(state, dict):
+            raise ValueError("its state is not a mapping")
+        return tensors, state
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: Exception) -> LabelwiseError:
+    """For a file that is not what a training has written: a disk, or somebody, has changed it."""
+    reason = f"no {error}" if isinstance(error, KeyError) else one_line(error)[:300]
+    return LabelwiseError(
+        f"the checkpoint {str(path)!r} is damaged ({reason}); start again", options={"overwrite": True}
+    )
 
 
 # torch's own collectors: they give whole tensors by parameter name for plain, DDP and sharded (FSDP) modules alike.
@@ -62,6 +70,8 @@ def module_tensors(prefix: str, module: nn.Module) -> dict[str, Tensor]:
 
 def restore_module(prefix: str, module: nn.Module, tensors: dict[str, Tensor]) -> None:
     state: dict[str, Any] = {**named(prefix, tensors)}
+    if not state:  # which torch takes for nothing to do
+        raise KeyError(prefix)
     set_model_state_dict(module, state, options=_WHOLE)
 
 
@@ -79,6 +89,8 @@ def restore_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, tenso
     state: dict[str, dict[str, Tensor]] = {}
     for key, tensor in named("optimizer", tensors).items():
         name, _, kind = key.rpartition("/")
+        if tensor.dim() and tensor.shape != parameters[name].shape:
+            raise ValueError(f"{key!r} is {list(tensor.shape)}, its parameter {list(parameters[name].shape)}")
         state.setdefault(name, {})[kind] = laid_out_like(parameters[name], tensor)
     whole: Any = {"state": state, "param_groups": groups}
     set_optimizer_state_dict(module, optimizer, whole, options=_WHOLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from labelwise.core.files import atomic_write
 from labelwise.core.progress import is_live
 from labelwise.core.terminal import open_console
 
@@ -84,15 +86,27 @@ class Display:
 
 
 def write_curves(folder: Path, history: list[dict[str, Any]]) -> None:
-    """Write the scalars of every epoch for TensorBoard, all of them anew: a resumed run leaves no double points."""
+    """Write the scalars of every epoch for TensorBoard, all of them anew: a resumed run leaves no double points.
+
+    Not by torch's SummaryWriter: its thread prints a traceback when the disk is full.
+    """
     if find_spec("tensorboard") is None:
         return
-    from torch.utils.tensorboard import SummaryWriter
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
+    content, now = io.BytesIO(), time.time()
+    events = [Event(wall_time=now, file_version="brain.Event:2")]
+    for row in history:
+        scalars = {name: value for name, value in row.items() if name != "epoch" and isinstance(value, int | float)}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        events.append(Event(wall_time=now, step=row["epoch"], summary=Summary(value=values)))
+    writer = RecordWriter(content)
+    for event in events:
+        writer.write(event.SerializeToString())
+    file = folder / f"events.out.tfevents.{time.time_ns()}"  # TensorBoard goes on to files with a later name
+    atomic_write(file, content.getvalue())
     for old in folder.glob("events.*"):
-        old.unlink()
-    with SummaryWriter(str(folder)) as writer:
-        for row in history:
-            for name, value in row.items():
-                if name != "epoch" and isinstance(value, int | float):
-                    writer.add_scalar(name, value, row["epoch"])
+        if old != file:
+            old.unlink()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from labelwise import losses
@@ -22,9 +23,11 @@ from labelwise.heads import GateMeter, Head
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
 from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
+from labelwise.runtime.run_files import CURVES, HISTORY, drop_replaced
 from labelwise.training.averaging import AveragedWeights
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import (
+    damaged,
     last_checkpoint,
     module_tensors,
     named,
@@ -39,7 +42,7 @@ from labelwise.training.distributed import StopRequest
 from labelwise.training.model_options import fixed_statistics
 from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import Recipe
-from labelwise.training.run import HISTORY, write_gates
+from labelwise.training.run import write_gates
 
 
 @dataclass
@@ -120,7 +123,7 @@ class Trainer:
 
     def best_weights(self) -> dict[str, Tensor]:
         """The tensors of the best epoch; of the last one without validation."""
-        tensors, _ = read_checkpoint(self._best)
+        tensors, _ = read_checkpoint(self.best)
         return named("kept", tensors)
 
     # One epoch: its steps, validation, checkpoint.
@@ -334,8 +337,8 @@ class Trainer:
         return last_checkpoint(self.folder)
 
     @property
-    def _best(self) -> Path:
-        return self.folder / "checkpoints" / "best.safetensors"
+    def best(self) -> Path:
+        return self._last.with_name("best.safetensors")
 
     def _save_if_best(self, epoch: int, score: float | None, weights: str | None) -> None:
         """`weights` names the better candidate; without validation the average is saved, if there is one."""
@@ -344,7 +347,7 @@ class Trainer:
             return
         progress.best_score, progress.best_epoch = score, epoch
         module = self.candidates[weights] if weights else next(iter(self.candidates.values()))
-        self._write(self._best, module_tensors("kept", module))
+        self._write(self.best, module_tensors("kept", module))
 
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
@@ -353,6 +356,8 @@ class Trainer:
             tensors["averaged.n_averaged"] = torch.tensor(self.averaged.updates)
         self.progress.seconds += extra_seconds
         self._write(self._last, tensors)
+        if self.fabric.is_global_zero:
+            drop_replaced(self.folder)  # this run can be resumed now
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
         if self.fabric.is_global_zero:
@@ -361,22 +366,34 @@ class Trainer:
 
     def _restore(self) -> None:
         tensors, state = read_checkpoint(self._last)
+        try:
+            self._take(tensors, state)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # somebody edited it
+            raise damaged(self._last, error) from error
+        self._write_history()
+
+    def _take(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         if state.pop("steps") != self.steps or state["data"] != self.progress.data:
             raise LabelwiseError(
                 "the data or the recipe has changed since this run was started: it cannot be resumed. Overwrite it, or "
                 "start a new run in another folder",
                 options={"overwrite": True},
             )
+        progress = TypeAdapter(Progress).validate_python(state)
+        finished = [row["epoch"] for row in progress.history]
+        if not 0 <= progress.step <= self.steps or finished != list(range(1, progress.step // len(self.batches) + 1)):
+            raise ValueError(f"step {progress.step} does not follow epochs {finished}")
+        if progress.best_epoch not in (None, *finished):
+            raise ValueError(f"no epoch {progress.best_epoch} in its history")
         restore_module("module", self.plain, tensors)
         restore_optimizer(self.plain, self.optimizer, tensors)
         if self.averaged is not None:
             restore_module("averaged.module", self.averaged.module, tensors)
             self.averaged.updates = int(tensors["averaged.n_averaged"])
-        self.progress = Progress(**state)
-        self._write_history()
+        self.progress = progress
 
     def _write_history(self) -> None:
         """Written anew from what the checkpoint holds: a line that a killed run wrote too early disappears."""
         if self.fabric.is_global_zero:
             atomic_write(self.folder / HISTORY, "".join(json.dumps(row) + "\n" for row in self.progress.history))
-            write_curves(self.folder / "tensorboard", self.progress.history)
+            write_curves(self.folder / CURVES, self.progress.history)

@@ -7,17 +7,18 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
-from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.config import Config, may_read_files
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write
+from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
 from labelwise.losses import check_loss, read_prior
+from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -120,7 +121,7 @@ class LossRecipe(Config):
     @classmethod
     def _prior_from_a_file(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """Read now, so that a saved recipe holds the shares themselves."""
-        if info.data.get("name") == "csl" and isinstance(file := options.get("prior"), str):
+        if info.data.get("name") == "csl" and isinstance(file := options.get("prior"), str) and may_read_files(info):
             return {**options, "prior": read_prior(file)}
         return options
 
@@ -272,9 +273,11 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     if path is not None:
         where = f"recipe {str(path)!r}"
         values = _read(Path(path), where)
-    elif isinstance(start := changes.get("model.start"), str) and (earlier := Path(start) / "recipe.yaml").is_file():
-        started = _read(earlier, f"recipe {str(earlier)!r}")
-        values |= {part: started[part] for part in ("data", "model", "loss", "seed") if part in started}
+    elif (
+        isinstance(start := changes.get("model.start"), str)
+        and (earlier := run_candidates(start)[0] / RECIPE).is_file()
+    ):
+        values |= run_recipe(earlier.parent).model_dump(mode="json", include={"data", "model", "loss", "seed"})
     if "model.head" in changes and isinstance(values.get("model"), dict):
         head = preset(str(changes["model.head"]))
         _keep_what_fits(values["model"], {**head.option_parts(), **head.renamed_options()})
@@ -290,10 +293,16 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
             values[new] = values.pop(old)
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
-    recipe = Recipe.parse(values, where)
+    recipe = Recipe.parse(values, where, files=True)
     if path is None and "pair_mix" not in changes and not recipe.can_mix_pairs:  # nobody asked for it
         recipe = recipe.model_copy(update={"pair_mix": 0.0})
     return recipe
+
+
+def run_recipe(folder: Path) -> Recipe:
+    """The recipe that a run saved. It holds values alone: the run may be a stranger's, and opens no file here."""
+    where = f"recipe {str(folder / RECIPE)!r}"
+    return Recipe.parse(_read(folder / RECIPE, where), where)
 
 
 _SHORT_KEYS = {
@@ -330,7 +339,7 @@ def short_key(key: str) -> str:
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write a recipe with all its defaults, so that the file reruns the training even after defaults have changed."""
-    atomic_write(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    atomic_write(path, yaml_text(recipe.model_dump(mode="json")))
 
 
 def check(recipe: Recipe) -> None:
@@ -366,9 +375,9 @@ def check(recipe: Recipe) -> None:
 
 def _read(path: Path, where: str) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise LabelwiseError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
+        values = read_yaml(path) or {}
+    except (OSError, ValueError) as error:
+        raise LabelwiseError(f"{where} cannot be read: {one_line(error)[:300]}") from None
     if not isinstance(values, dict):
         raise LabelwiseError(f"{where} is not a YAML mapping of 'key: value' lines")
     return values

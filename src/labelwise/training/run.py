@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,13 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import lock
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import as_table, open_data
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
-from labelwise.training.recipe import Recipe, load_recipe
+from labelwise.runtime.run_files import (
+    GATES,
+    HISTORY,
+    MODEL,
+    RECIPE,
+    SPLITS,
+    locked,
+    replacing,
+    restore,
+    run_candidates,
+    set_aside,
+)
+from labelwise.training.recipe import Recipe, run_recipe
 
 if TYPE_CHECKING:
     import pandas
@@ -30,10 +40,6 @@ if TYPE_CHECKING:
     from labelwise.evaluation.evaluate import Evaluation
     from labelwise.evaluation.inference import InferenceOptions
     from labelwise.model.model import LabelModel
-
-RECIPE, HISTORY, SPLITS, GATES, MODEL = "recipe.yaml", "metrics.jsonl", "split.csv", "gates", "model"
-_RUN_FILES = (MODEL, "checkpoints", HISTORY, "log.txt", SPLITS, "tensorboard", GATES, "predictions")
-_ASIDE = ".replaced"  # where an overwritten run waits until the new one has begun
 
 
 class History(list[dict[str, Any]]):
@@ -78,7 +84,7 @@ class Run(os.PathLike[str]):
         parent = self.model_folder.parent
         is_run = self.model_folder.name == MODEL and (parent / RECIPE).is_file()
         self.folder: Path | None = parent if is_run else None
-        self.recipe: Recipe | None = load_recipe(parent / RECIPE) if is_run else None
+        self.recipe: Recipe | None = run_recipe(parent) if is_run else None
         self.history = read_history(parent) if is_run else History()
         self.name = name or (self.folder.resolve().name if self.folder is not None else self.source)
 
@@ -184,8 +190,7 @@ def open_runs(sources: Sequence[str | Path]) -> list[Run]:
 
 def find_run(source: str | Path) -> Path | None:
     """The run folder that `source` is or lies in; None for a model that stands alone and for a hub id."""
-    path = Path(source)
-    return next((folder for folder in (path, path.parent) if (folder / RECIPE).is_file()), None)
+    return next((folder for folder in run_candidates(source) if (folder / RECIPE).is_file()), None)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -215,7 +220,7 @@ def read_history(folder: Path) -> History:
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
             entries.append(entry)
@@ -227,7 +232,7 @@ def with_splits_of_run(table: LabelTable, *sources: str | Path | None) -> LabelT
     that has any. The runs of a sweep share the splits in the sweep's folder."""
     if table.split_names != ("",):
         return table
-    candidates = [folder / SPLITS for source in sources if source for folder in (Path(source), Path(source).parent)]
+    candidates = [folder / SPLITS for source in sources if source for folder in run_candidates(source)]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         return table
@@ -254,39 +259,36 @@ def read_gates(folder: Path) -> list[tuple[int, NDArray[np.float32]]]:
         raise LabelwiseError(f"{str(folder)!r}: its recorded gates cannot be read ({error})") from None
 
 
-# Who may write to a run folder. `recipe.yaml` marks a run: it is written once nothing can go wrong any more, and while
-# a run is being replaced its place says which of the two runs survives.
+# Who may write to a run folder.
 
 
 @contextmanager
 def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
     """Create `folder` if needed, check that it is free and lock it: two trainings would spoil each other's checkpoints.
 
-    With `overwrite`, the run that is there is set aside; it comes back if the new one fails before it has begun.
+    With `overwrite`, the run that is there is set aside; it comes back if the new one ends without a checkpoint.
     """
     check_folder(folder, resume, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
+    with ExitStack() as stack:
         try:
-            lock(file, wait=False)
+            stack.enter_context(locked(folder))
         except BlockingIOError:
             raise LabelwiseError(
                 f"another process is training in {str(folder)!r}; wait for it, stop it, or choose another folder"
             ) from None
-        _settle(folder)  # what a killed process left
-        if overwrite and (folder / RECIPE).exists():
-            _set_aside(folder)
-        try:
-            yield
-        finally:
-            _settle(folder)
+        restore(folder)  # what a killed process left
+        stack.callback(restore, folder)
+        if overwrite:
+            set_aside(folder)
+        yield
 
 
 def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     """Raise an error if a training cannot write to `folder`."""
-    used = (folder / RECIPE).exists() or (folder / _ASIDE / RECIPE).exists()
+    used = (folder / RECIPE).exists() or replacing(folder)
     if resume and not used:
-        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume")
+        raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start a new one")
     if used and not resume and not overwrite:
         raise LabelwiseError(
             f"{str(folder)!r} already holds a run; resume or overwrite it, or choose another folder",
@@ -295,28 +297,3 @@ def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
         )
     if not used and (folder / MODEL).exists():
         raise LabelwiseError(f"{str(folder / MODEL)!r} exists and belongs to no run; choose another folder")
-
-
-def _set_aside(folder: Path) -> None:
-    """The recipe goes first and comes back last: without it `_settle` knows that the old run is the one to keep."""
-    (folder / _ASIDE).mkdir()
-    for name in (RECIPE, *_RUN_FILES):
-        if (folder / name).exists():
-            os.replace(folder / name, folder / _ASIDE / name)
-
-
-def _settle(folder: Path) -> None:
-    """Delete a replaced run if the new one has begun; restore it if that never happened."""
-    aside = folder / _ASIDE
-    if not aside.is_dir():
-        return
-    if not (folder / RECIPE).exists():
-        for name in (*_RUN_FILES, RECIPE):
-            if (aside / name).exists():
-                _remove(folder / name)
-                os.replace(aside / name, folder / name)
-    shutil.rmtree(aside)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -16,14 +16,15 @@ from labelwise.data.table import LabelTable
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
+from labelwise.runtime.run_files import LOG, MODEL, RECIPE, SPLITS
 from labelwise.training.batches import Batches, Share
-from labelwise.training.checkpoint import last_checkpoint
+from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
-from labelwise.training.run import MODEL, RECIPE, SPLITS, Run, run_folder
+from labelwise.training.run import Run, run_folder
 from labelwise.training.setup import build_model, feature_batches, grouped_labels, image_batches, take_weights
 from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables
 
@@ -42,7 +43,7 @@ def train(
         recipe: Everything that decides the training (`load_recipe`).
         folder: Where the run is written: model, recipe, metrics, checkpoints and log.
         resume: Continue the run in `folder` exactly where it stopped.
-        overwrite: Replace the run in `folder`; it is kept until the new one has begun.
+        overwrite: Replace the run in `folder`; it is kept until the new one has a checkpoint.
         source: What `open_source` gives for the recipe, if it was called already.
 
     Returns:
@@ -61,15 +62,14 @@ def train(
     fabric = create_fabric(recipe)
     with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
         fabric.barrier()
-        display = Display(folder / "log.txt" if fabric.is_global_zero else None)
+        display = Display(folder / LOG if fabric.is_global_zero else None)
         try:
             _train(recipe, folder, source, fabric, display, resume)
             return Run(folder)
         except KeyboardInterrupt:
             display.close()
-            display.say(
-                "stopped; nothing is lost" if (folder / RECIPE).exists() else "stopped before the run had begun"
-            )
+            begun = last_checkpoint(folder).exists()
+            display.say("stopped; nothing is lost" if begun else "stopped before the first checkpoint")
             raise
         finally:
             display.close()
@@ -126,7 +126,10 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
 def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
     """A whole model with the best weights, in evaluation mode; the trained one may be sharded over processes."""
     whole = LabelModel(model.config, backbone=model.backbone if frozen else None)
-    (whole.head if frozen else whole).load_state_dict(trainer.best_weights())
+    try:
+        (whole.head if frozen else whole).load_state_dict(trainer.best_weights())
+    except RuntimeError as error:
+        raise damaged(trainer.best, error) from error
     return whole.to(trainer.fabric.device).eval()
 
 

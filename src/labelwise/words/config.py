@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from labelwise.core.config import Config
+from labelwise.core.config import Config, may_read_files
 from labelwise.core.errors import LabelwiseError, one_line
+from labelwise.core.yaml_files import read_yaml
 
 
 class WordsConfig(Config):
@@ -47,13 +46,12 @@ class WordsConfig(Config):
 
     @field_validator("phrases", mode="before")
     @classmethod
-    def _from_a_file(cls, phrases: Any) -> Any:
+    def _from_a_file(cls, phrases: Any, info: ValidationInfo) -> Any:
         """Read now, so that a saved recipe or model holds the phrases themselves."""
-        if isinstance(phrases, str):
-            parse = json.loads if phrases.endswith(".json") else yaml.safe_load
+        if isinstance(phrases, str) and may_read_files(info):
             try:
-                phrases = parse(Path(phrases).read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError) as error:
+                phrases = read_yaml(Path(phrases))
+            except (OSError, ValueError) as error:
                 raise LabelwiseError(f"cannot read the phrases {phrases!r}: {one_line(error)}") from None
         if isinstance(phrases, dict):
             return {label: (words,) if isinstance(words, str) else words for label, words in phrases.items()}

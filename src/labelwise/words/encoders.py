@@ -109,8 +109,9 @@ class SentenceEncoder:
         bars = log.is_progress_bar_enabled()
         log.disable_progress_bar()
         try:
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            self.model = transformers.AutoModel.from_pretrained(source).eval()
+            # A folder may bring code of its own. Unless it is refused here, transformers asks whether to run it.
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            self.model = transformers.AutoModel.from_pretrained(source, trust_remote_code=False).eval()
         except (OSError, ValueError) as error:
             raise LabelwiseError(f"no sentence encoder {name!r}: {one_line(error)[:200]}") from None
         finally:
