@@ -57,13 +57,17 @@ def command(*arguments: object) -> list[str]:
 
 
 @contextmanager
-def running(*arguments: object, warm_workers: bool = False, **environment: str) -> Iterator[RunningServer]:
-    """Warm workers have imported PyTorch when they start, and cannot be killed by `workers()`."""
+def running(
+    *arguments: object, warm_workers: bool = False, setup: str = "", **environment: str
+) -> Iterator[RunningServer]:
+    """Warm workers have imported PyTorch when they start, and cannot be killed by `workers()`. `setup` is code that the
+    front process runs first."""
     reading, writing = os.pipe()
     words = command(*arguments)
     if warm_workers:
-        code = f"import sys; from labelwise.cli import main; sys.executable = {str(fork_server.executable())!r}; main()"
-        words[:2] = "-c", code
+        setup = f"import sys; sys.executable = {str(fork_server.executable())!r}"
+    if setup:
+        words[:2] = "-c", f"{setup}\nfrom labelwise.cli import main; main()"
     process = fork_server.start(*words, env=os.environ | environment, stderr=writing)
     os.close(writing)
     stderr = os.fdopen(reading)

@@ -55,7 +55,7 @@ def test_a_key_of_the_environment_stays_with_the_front(tiny: Path) -> None:
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    from labelwise.server.middleware import ApiKeyMiddleware, Metrics
+    from labelwise.server.middleware import AccessMiddleware, Metrics
 
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
@@ -64,7 +64,7 @@ def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     async def send(message: Any) -> None:
         seen.append(message)
 
-    gate = ApiKeyMiddleware(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
+    gate = AccessMiddleware(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
     scope = {"type": "http", "path": "/models", "headers": [(b"x-api-key", b"right")]}
     asyncio.run(gate(scope, None, send))  # type: ignore[arg-type]
     assert compared == [(b"right", b"right")]
