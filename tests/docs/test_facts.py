@@ -167,9 +167,10 @@ def test_limits_of_the_server() -> None:
     assert len(listed) == 6
     assert listed == {name: defaults[name] for name in listed}
     of_images = [MAX_SIDE, jpeg.MAX_SCANS, jpeg.MAX_SEGMENTS, jpeg.MAX_PADDING]
-    of_heads = [connections.MAX_HEADERS, connections.MAX_HEAD_BYTES, connections.HEAD_SECONDS]
+    of_heads = [connections.MAX_HEADERS, connections.MAX_HEAD_BYTES]
+    of_connections = [connections.MAX_PIPELINED, connections.HEAD_SECONDS]
     silence = inspect.signature(uvicorn.Config).parameters["timeout_keep_alive"].default
-    fixed = [*of_images, connections.RESERVE, *of_heads, silence, STOP_SECONDS]
+    fixed = [*of_images, connections.RESERVE, *of_heads, *of_connections, silence, STOP_SECONDS]
     assert [int(default) for default, name in rows if not name] == fixed
 
 

@@ -14,6 +14,7 @@ from labelwise.server.uploads import error_body
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 1 << 16  # request line and headers
 HEAD_SECONDS = 15.0  # from the connection, or from the last response, to the end of the headers
+MAX_PIPELINED = 16  # requests on a connection that are sent before the first one is answered: each takes kilobytes
 RESERVE = 32  # connections beyond the limit, for /health and the like
 
 
@@ -104,7 +105,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        self._require(size <= MAX_HEAD_BYTES)
+        self._require(size <= MAX_HEAD_BYTES and len(self._unanswered) < MAX_PIPELINED)
         if not self.flow.write_paused:
             self._table.work(self)
         super().on_headers_complete()
@@ -141,7 +142,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError  # stops the parser; uvicorn then calls `send_400_response`
 
     def send_400_response(self, msg: str) -> None:
-        if self._unanswered and not self.cycle.more_body:  # what is wrong is the next request
+        if self._unanswered and not self.cycle.more_body:  # what is wrong is the next request: close after this one
             self.cycle.keep_alive = False
             self.flow.pause_reading()
             return
