@@ -160,6 +160,8 @@ def test_broken_folders_are_told(tmp_path: Path, tiny: Path, monkeypatch: pytest
 def test_settings_that_make_no_sense_are_one_line(tmp_path: Path, tiny: Path) -> None:
     assert "never fit into a queue of 4" in fails(tiny, "--queue=4")
     assert "cannot listen" in fails(tiny, "--host=192.0.2.1")
+    assert "without scheme, port" in fails(tiny, "--allow-host=https://tags.example.org")
+    assert "without scheme, port" in fails(tiny, "--allow-host=tags.example.org:8443")
     (tmp_path / "empty").write_text("\n")
     assert "empty" in fails(tiny, f"--api-key-file={tmp_path / 'empty'}")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

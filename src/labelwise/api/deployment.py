@@ -138,7 +138,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    allow_host: Sequence[str] = (),
+    allow_host: str | Sequence[str] = (),
     engine: EngineName = "auto",
     api_key: str | None = None,
     access_log: bool = False,
@@ -171,9 +171,13 @@ def serve(
     key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
     if key is not None and not key.strip():
         raise LabelwiseError("the API key is empty; use a long random one, or none")
+    hosts = [allow_host] if isinstance(allow_host, str) else allow_host
+    for name in hosts:
+        if "/" in name or (":" in name and not name.endswith("]")):  # [::1] is a host
+            raise LabelwiseError(f"{name!r} is not a host; write it without scheme, port and path, like example.org")
     from labelwise.server.run import run_server
 
-    run_server(settings, host=host, port=port, allow_host=allow_host, key=key and key.strip(), access_log=access_log)
+    run_server(settings, host=host, port=port, allow_host=hosts, key=key and key.strip(), access_log=access_log)
 
 
 def _sources(models: Any) -> tuple[ModelSource, ...]:
