@@ -201,21 +201,23 @@ def test_long_strips_are_refused_by_their_header(server: RunningServer, width: i
     assert (answer.status_code, "a side may have" in answer.json()["error"]) == (413, True)
 
 
+# Plain PPMs are read in Python, slowly.
+SLOW = b"P3\n2500 2000\n255\n" + b"1 2 3\n" * (2500 * 2000)
+
+
 def test_a_decode_without_end_costs_its_worker_and_no_other_image(tiny: Path) -> None:
-    """Plain PPMs are read in Python, slowly. Every thread of the worker gets one, then the others' images arrive."""
-    slow = b"P3\n2400 1200\n255\n" + b"1 2 3\n" * (2400 * 1200)
+    """The worker's only thread gets a hostile image, then the others' images arrive."""
 
-    async def scene(server: RunningServer) -> tuple[list[httpx.Response], list[httpx.Response]]:
+    async def scene(server: RunningServer) -> tuple[httpx.Response, list[httpx.Response]]:
         async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
-            hostile = [asyncio.create_task(client.post("/predict", content=slow)) for _ in range(2)]
-            await asyncio.sleep(0.3)
-            others = [asyncio.create_task(client.post("/predict", content=PHOTO)) for _ in range(20)]
-            return list(await asyncio.gather(*hostile)), list(await asyncio.gather(*others))
+            hostile = asyncio.create_task(client.post("/predict", content=SLOW))
+            await asyncio.sleep(0.5)
+            others = await asyncio.gather(*(client.post("/predict", content=PHOTO) for _ in range(20)))
+            return await hostile, list(others)
 
-    with running(tiny, "--timeout=4") as server:
+    with running(tiny, "--timeout=10", OMP_NUM_THREADS="1") as server:
         hostile, others = asyncio.run(scene(server))
-        assert [answer.status_code for answer in hostile] == [422, 422]
-        assert "1 s to decode" in hostile[0].json()["error"]
+        assert (hostile.status_code, "2.5 s to decode" in hostile.json()["error"]) == (422, True)
         assert {answer.status_code for answer in others} == {200}
         assert server.stop() == 0
         assert "its worker is replaced" in "".join(server.said)
@@ -234,7 +236,7 @@ def test_a_client_that_reads_nothing_delays_a_stop_by_seconds(wordy: Path) -> No
         time.sleep(1)
         start = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 30
         assert "Traceback" not in "".join(server.said), "".join(server.said)
 
 
@@ -409,7 +411,6 @@ def test_everything_at_once_costs_others_nothing(tiny: Path, tmp_path: Path) -> 
     tagger = load(tiny)
     expected = {path: tagger.predict(path)[0].all_scores for path in photos}
     hostile = [data for data, _ in HOSTILE.values()]
-    slow = b"P3\n2400 1200\n255\n" + b"1 2 3\n" * (2400 * 1200)
     end = time.monotonic() + 30
 
     def flood(server: RunningServer) -> None:
@@ -425,9 +426,9 @@ def test_everything_at_once_costs_others_nothing(tiny: Path, tmp_path: Path) -> 
 
     def send_images(server: RunningServer) -> None:
         while time.monotonic() < end:
-            data = slow if random.random() < 0.05 else random.choice(hostile)
+            data = SLOW if random.random() < 0.05 else random.choice(hostile)
             status = httpx.post(f"{server.address}/predict", content=data, timeout=60).status_code
-            assert status in (422, 429, 503) or (status == 200 and data is slow)
+            assert status in (422, 429, 503) or (status == 200 and data is SLOW)
 
     async def kill(server: RunningServer) -> None:
         attacks = [asyncio.to_thread(attack, server) for attack in (flood, flood, send_images, send_images)]
@@ -449,6 +450,6 @@ def test_everything_at_once_costs_others_nothing(tiny: Path, tmp_path: Path) -> 
         seen = asyncio.run(scene(server))
         assert set(seen) == {"right"}
         assert seen["right"] > 100
-        assert peak(server.process.pid) - before < 150_000_000
+        assert peak(server.process.pid) - before < 250_000_000  # two large bodies, twice in memory
         assert server.stop() == 0
         assert "Traceback" not in "".join(server.said)
