@@ -12,10 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from pages import DOCS, PAGES, ROOT
 
 import labelwise as lw
 from labelwise.cli.serve import serve
+from labelwise.data import jpeg
+from labelwise.data.images import MAX_SIDE
+from labelwise.server import connections
+from labelwise.server.run import STOP_SECONDS
 from labelwise.server.settings import pixel_limit
 
 
@@ -157,12 +162,19 @@ def test_sizes_of_the_feature_cache() -> None:
 
 
 def test_limits_of_the_server() -> None:
-    listed = dict(re.findall(r"^\| `--([a-z-]+)` \| ([\d.]+) \|", text("docs/guides/serve.md"), flags=re.MULTILINE))
-    defaults = {name.replace("_", "-"): str(p.default) for name, p in inspect.signature(serve).parameters.items()}
-    assert len(listed) == 4
-    assert f"at most {pixel_limit(1 << 50)} |" in text("docs/guides/serve.md")  # --max-pixels follows the memory
+    rows = re.findall(r"^\| [^|]+ \| (\d+) \| (?:`--([a-z-]+)` )?\|", text("docs/guides/serve.md"), flags=re.MULTILINE)
+    listed = {name: int(default) for default, name in rows if name}
+    defaults = {name.replace("_", "-"): p.default for name, p in inspect.signature(serve).parameters.items()}
+    assert len(listed) == 5
+    assert f"at most {pixel_limit(1 << 50)};" in text("docs/guides/serve.md")  # --max-pixels follows the memory
     assert f"8 GB of memory allow {pixel_limit(8 << 30) // 10**6} megapixels" in text("docs/guides/serve.md")
     assert listed == {name: defaults[name] for name in listed}
+    of_images = [MAX_SIDE, jpeg.MAX_SCANS, jpeg.MAX_SEGMENTS, jpeg.MAX_PADDING]
+    of_heads = [connections.MAX_HEADERS, connections.MAX_HEAD_BYTES]
+    of_connections = [connections.MAX_PIPELINED, connections.HEAD_SECONDS]
+    silence = inspect.signature(uvicorn.Config).parameters["timeout_keep_alive"].default
+    fixed = [*of_images, connections.RESERVE, *of_heads, *of_connections, silence, STOP_SECONDS]
+    assert [int(default) for default, name in rows if not name] == fixed
 
 
 def test_metrics_of_the_server(address: str) -> None:

@@ -5,10 +5,12 @@ The workers of an exported model start without PyTorch, in a second or two.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -57,13 +59,17 @@ def command(*arguments: object) -> list[str]:
 
 
 @contextmanager
-def running(*arguments: object, warm_workers: bool = False, **environment: str) -> Iterator[RunningServer]:
-    """Warm workers have imported PyTorch when they start, and cannot be killed by `workers()`."""
+def running(
+    *arguments: object, warm_workers: bool = False, setup: str = "", **environment: str
+) -> Iterator[RunningServer]:
+    """Warm workers have imported PyTorch when they start, and cannot be killed by `workers()`. `setup` is code that the
+    front process runs first."""
     reading, writing = os.pipe()
     words = command(*arguments)
     if warm_workers:
-        code = f"import sys; from labelwise.cli import main; sys.executable = {str(fork_server.executable())!r}; main()"
-        words[:2] = "-c", code
+        setup = f"import sys; sys.executable = {str(fork_server.executable())!r}"
+    if setup:
+        words[:2] = "-c", f"{setup}\nfrom labelwise.cli import main; main()"
     process = fork_server.start(*words, env=os.environ | environment, stderr=writing)
     os.close(writing)
     stderr = os.fdopen(reading)
@@ -83,12 +89,45 @@ def running(*arguments: object, warm_workers: bool = False, **environment: str) 
         stderr.close()
 
 
-def write_tiny_export(folder: Path) -> Path:
+async def hammer(
+    server: RunningServer,
+    photos: list[str],
+    expected: dict[str, dict[str, float]],
+    until: asyncio.Task[None],
+    kept: int | None = None,
+) -> Counter[str]:
+    """Clients that ask and ask, and what came of it; `kept`: how many connections they use again."""
+    seen: Counter[str] = Counter()
+    bodies = [(path, Path(path).read_bytes()) for path in photos]
+
+    async def client(session: httpx.AsyncClient, turn: int) -> None:
+        while not until.done():
+            path, body = bodies[turn % len(bodies)]
+            turn += 1
+            answer = await session.post("/predict?all_scores=true", content=body)
+            if answer.status_code == 200:
+                (found,) = answer.json()["predictions"]
+                right = found["all_scores"] == pytest.approx(expected[path], abs=1e-4)
+                seen["right" if right else "wrong"] += 1
+            else:
+                assert answer.json()["error"]
+                seen[str(answer.status_code)] += 1
+            await asyncio.sleep(0.02)  # twelve clients keep the server busy all the same
+
+    limits = httpx.Limits(max_keepalive_connections=kept)
+    async with httpx.AsyncClient(base_url=server.address, timeout=60, limits=limits) as session:
+        await asyncio.gather(*(client(session, number) for number in range(12)))
+    return seen
+
+
+def write_tiny_export(folder: Path, labels: Sequence[str] = LABELS) -> Path:
     """An exported model by hand: the mean colour of the picture, times a matrix."""
     import onnx
     from onnx import TensorProto, helper
 
-    config = TaggerConfig(labels=LABELS, preprocessing=Preprocessing(size=SIZE), thresholds=(0.4, 0.5, 0.6, 0.5, 0.45))
+    config = TaggerConfig(
+        labels=tuple(labels), preprocessing=Preprocessing(size=SIZE), thresholds=(0.4, 0.5, 0.6, 0.5, 0.45)
+    )
     weights = np.random.default_rng(0).normal(size=(3, len(LABELS))).astype(np.float32) * 3
     graph = helper.make_graph(
         [

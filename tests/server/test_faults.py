@@ -14,33 +14,7 @@ import httpx
 import pytest
 
 from labelwise.runtime.tagger import Tagger
-from serving_kit import RunningServer, running
-
-
-async def hammer(
-    server: RunningServer, photos: list[str], expected: dict[str, dict[str, float]], until: asyncio.Task[None]
-) -> Counter[str]:
-    """Clients that ask and ask, and what came of it."""
-    seen: Counter[str] = Counter()
-    bodies = [(path, Path(path).read_bytes()) for path in photos]
-
-    async def client(session: httpx.AsyncClient, turn: int) -> None:
-        while not until.done():
-            path, body = bodies[turn % len(bodies)]
-            turn += 1
-            answer = await session.post("/predict?all_scores=true", content=body)
-            if answer.status_code == 200:
-                (found,) = answer.json()["predictions"]
-                right = found["all_scores"] == pytest.approx(expected[path], abs=1e-4)
-                seen["right" if right else "wrong"] += 1
-            else:
-                assert answer.json()["error"]
-                seen[str(answer.status_code)] += 1
-            await asyncio.sleep(0.02)  # twelve clients keep the server busy all the same
-
-    async with httpx.AsyncClient(base_url=server.address, timeout=60) as session:
-        await asyncio.gather(*(client(session, number) for number in range(12)))
-    return seen
+from serving_kit import hammer, running
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def test_a_body_that_does_not_end_is_cut_off(tiny_server: RunningServer) -> None
 
     async def pour() -> tuple[int, bytes]:
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         sent = 0
         try:
             for _ in range(1000):

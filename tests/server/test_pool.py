@@ -27,7 +27,7 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.replies: asyncio.Queue[Reply | None] = asyncio.Queue()
-        self.replies.put_nowait(wire.event(ready=[{"name": "m"}]))
+        self.replies.put_nowait(wire.event(ready=[{"name": "m", "fingerprint": "f"}]))
         self.batch: list[tuple[int, bytes]] = []
         self.dead = False
 

@@ -55,7 +55,7 @@ def test_a_key_of_the_environment_stays_with_the_front(tiny: Path) -> None:
 def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    from labelwise.server.middleware import ApiKeyMiddleware, Metrics
+    from labelwise.server.middleware import AccessMiddleware, Metrics
 
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
@@ -64,7 +64,7 @@ def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     async def send(message: Any) -> None:
         seen.append(message)
 
-    gate = ApiKeyMiddleware(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
+    gate = AccessMiddleware(lambda *_: None, key="right", open_paths=(), metrics=Metrics())  # type: ignore[arg-type, return-value]
     scope = {"type": "http", "path": "/models", "headers": [(b"x-api-key", b"right")]}
     asyncio.run(gate(scope, None, send))  # type: ignore[arg-type]
     assert compared == [(b"right", b"right")]
@@ -160,6 +160,8 @@ def test_broken_folders_are_told(tmp_path: Path, tiny: Path, monkeypatch: pytest
 def test_settings_that_make_no_sense_are_one_line(tmp_path: Path, tiny: Path) -> None:
     assert "never fit into a queue of 4" in fails(tiny, "--queue=4")
     assert "cannot listen" in fails(tiny, "--host=192.0.2.1")
+    assert "without scheme, port" in fails(tiny, "--allow-host=https://tags.example.org")
+    assert "without scheme, port" in fails(tiny, "--allow-host=tags.example.org:8443")
     (tmp_path / "empty").write_text("\n")
     assert "empty" in fails(tiny, f"--api-key-file={tmp_path / 'empty'}")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

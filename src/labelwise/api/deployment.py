@@ -143,6 +143,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_host: str | Sequence[str] = (),
     engine: EngineName = "auto",
     api_key: str | None = None,
     access_log: bool = False,
@@ -157,11 +158,13 @@ def serve(
             gives them names. Default: the bundled tagger.
         host: The address to listen on; `0.0.0.0` for other machines (then set a key).
         port: The port; 0 takes a free one.
+        allow_host: Further names of this server, e.g. of a proxy in front. On loopback and without a key, requests that
+            browsers send for or from other sites are refused.
         engine: What runs the models; `auto` is the fastest one, measured at the first start.
         api_key: The key that requests must send. Default: `LABELWISE_API_KEY` of the environment, if set.
         access_log: Write a line for each request.
-        **limits: `workers`, `batch_size`, `max_wait`, `max_bytes`, `max_pixels`, `max_files`, `timeout` and `queue`, as
-            in `labelwise.server.settings.ServeSettings`.
+        **limits: `workers`, `batch_size`, `max_wait`, `max_bytes`, `max_pixels`, `max_files`, `timeout`, `queue` and
+            `max_connections`, as in `labelwise.server.settings.ServeSettings`.
 
     Example:
         >>> import labelwise as lw
@@ -173,9 +176,13 @@ def serve(
     key = os.environ.get(KEY_VARIABLE) if api_key is None else api_key
     if key is not None and not key.strip():
         raise LabelwiseError("the API key is empty; use a long random one, or none")
+    hosts = [allow_host] if isinstance(allow_host, str) else allow_host
+    for name in hosts:
+        if "/" in name or (":" in name and not name.endswith("]")):  # [::1] is a host
+            raise LabelwiseError(f"{name!r} is not a host; write it without scheme, port and path, like example.org")
     from labelwise.server.run import run_server
 
-    run_server(settings, host=host, port=port, key=key and key.strip(), access_log=access_log)
+    run_server(settings, host=host, port=port, allow_host=hosts, key=key and key.strip(), access_log=access_log)
 
 
 def _sources(models: Any) -> tuple[ModelSource, ...]:

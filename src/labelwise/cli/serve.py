@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.cli.common import FileName, described_by
+from labelwise.cli.common import FileName, Repeated, described_by
 from labelwise.core.errors import LabelwiseError
 
 
@@ -19,6 +19,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_host: Annotated[tuple[str, ...], Repeated] = (),
     engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto",
     workers: int = 1,
     batch_size: int = 32,
@@ -28,6 +29,7 @@ def serve(
     max_files: int = 32,
     timeout: float = 60.0,
     queue: int = 256,
+    max_connections: int = 1000,
     api_key_file: Path | None = None,
     access_log: bool = False,
 ) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
 
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line
+from labelwise.data import jpeg
 
 # Image formats only: Pillow would also open PostScript, by running Ghostscript on an untrusted file.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -42,6 +43,7 @@ _NO_FILE = "no such file"
 _NOT_REGULAR = "not a regular file"
 MAX_FILE_BYTES = 512 << 20  # the largest image that Pillow decodes, uncompressed; a file with holes may claim more
 _FILE_FAULTS = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
+MAX_SIDE = 65_535  # pixels, the most of a JPEG; resizing 1 x 40,000,000 would take gigabytes
 _STRIP_PIXELS = 1 << 18  # of an image of more than 8 bits, converted at a time
 
 
@@ -62,7 +64,7 @@ class BadImageError(LabelwiseError):
 
 
 class TooManyPixelsError(BadImageError):
-    """An image whose header states more pixels than the caller allows."""
+    """An image whose header states more pixels than the caller allows, or a side longer than `MAX_SIDE`."""
 
 
 class Encoded(NamedTuple):
@@ -118,11 +120,15 @@ def load_image(
         raise BadImageError(name, "empty file")
     if is_heic(data) and (missing := missing_decoder()):
         raise BadImageError(name, f"HEIC: {missing}")
+    if excess := jpeg.excess(data):
+        raise BadImageError(name, excess)
     try:
         Image.init()  # returns at once after the first time; some formats need a plugin that is not there
         with Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN]) as image:
             if max_pixels is not None and image.width * image.height > max_pixels:
                 raise TooManyPixelsError(name, f"{image.width} x {image.height} pixels, {max_pixels:,} are allowed")
+            if max(image.size) > MAX_SIDE:
+                raise TooManyPixelsError(name, f"{image.width} x {image.height} pixels, a side may have {MAX_SIDE:,}")
             if min_side:
                 image.draft(None, (min_side, min_side))  # does nothing unless it is a JPEG
             image.load()

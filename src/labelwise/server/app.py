@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 
 from labelwise.core.errors import unknown_name
 from labelwise.server import schema
-from labelwise.server.middleware import ApiKeyMiddleware
+from labelwise.server.middleware import AccessMiddleware
 from labelwise.server.service import Service, add_pages, json_response
-from labelwise.server.uploads import Problem, error_body
+from labelwise.server.uploads import Problem
 
 _IMAGE_PROBLEMS = schema.problems(401, 404, 408, 413, 422, 429, 503)
 _PREDICT: dict[str, Any] = {
@@ -32,14 +32,28 @@ PredictQuery = Annotated[schema.PredictQuery, Query()]
 ExplainQuery = Annotated[schema.ExplainQuery, Query()]
 
 
-def create_app(service: Service, *, key: str | None, log: Callable[[str], None] | None = None) -> ASGIApp:
-    app = FastAPI(title="labelwise", description="Multi-label image classification.", docs_url=None, redoc_url=None)
+def create_app(
+    service: Service,
+    *,
+    key: str | None,
+    hosts: Collection[str] | None,
+    full: Callable[[], bool],
+    log: Callable[[str], None] | None = None,
+) -> ASGIApp:
+    app = FastAPI(
+        title="labelwise",
+        description="Multi-label image classification.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would lead to whatever host the client names
+    )
     _add_state_routes(app, service)
     _add_image_routes(app, service)
     _add_problem_handlers(app)
     page_paths = add_pages(app)
-    return ApiKeyMiddleware(
-        app, key=key, open_paths={"/health", "/ready", *page_paths}, metrics=service.metrics, log=log
+    open_paths = {"/health", "/ready", *page_paths}
+    return AccessMiddleware(
+        app, key=key, open_paths=open_paths, metrics=service.metrics, hosts=hosts, full=full, log=log
     )
 
 
@@ -98,7 +112,7 @@ def _add_image_routes(app: FastAPI, service: Service) -> None:
 def _add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def problem(_: Request, error: Problem) -> Response:
-        return json_response(error_body(error.message), error.status, error.headers)
+        return error.response()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -106,10 +120,10 @@ def _add_problem_handlers(app: FastAPI) -> None:
         place = ".".join(str(part) for part in first["loc"] if part != "query")
         if first["type"] == "extra_forbidden":
             known = (schema.ExplainQuery if request.url.path.endswith("/explain") else schema.PredictQuery).model_fields
-            return json_response(error_body(str(unknown_name("option", place, known))), 422)
-        return json_response(error_body(f"{place}: {first['msg']}"), 422)
+            return Problem(422, str(unknown_name("option", place, known))).response()
+        return Problem(422, f"{place}: {first['msg']}").response()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         what = "there is no such address" if error.status_code == HTTPStatus.NOT_FOUND else str(error.detail)
-        return json_response(error_body(f"{what}; see /docs"), error.status_code, error.headers)
+        return Problem(error.status_code, f"{what}; see /docs", error.headers).response()

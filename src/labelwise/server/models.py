@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ import numpy as np
 
 from labelwise.core.arrays import Doubles, Floats
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.files import sha256
 from labelwise.engines.load import full_config, load, require_network
-from labelwise.runtime.exported import ATTENTION, GATES, ExportedModel
+from labelwise.runtime.exported import ATTENTION, EXPORTS, GATES, ExportedModel
+from labelwise.runtime.folder import CONFIG, PYTORCH, WEIGHTS, find_folder
 from labelwise.runtime.prediction import Evidence, Prediction, probabilities
 from labelwise.runtime.tagger import Tagger
-from labelwise.server.settings import MOST_MAPS, ModelSource, ServeSettings
+from labelwise.server.settings import MOST_MAPS, ServeSettings
 
 if TYPE_CHECKING:
     from labelwise.model.model import LabelModel
@@ -38,7 +41,14 @@ class ModelStore:
     """
 
     def __init__(self, settings: ServeSettings, say: Callable[[str], None]) -> None:
-        self._models = {model.name: _open(model, settings, say) for model in settings.models}
+        folders = {model.name: find_folder(model.source) for model in settings.models}
+        self._fingerprints = {name: fingerprint(folder) for name, folder in folders.items()}
+        self._models = {name: _open(folder, settings, say) for name, folder in folders.items()}
+        changed = next(
+            (name for name, folder in folders.items() if fingerprint(folder) != self._fingerprints[name]), None
+        )
+        if changed is not None:
+            raise LabelwiseError(f"the files of the model {changed!r} changed while it was loaded; start again")
         self._relabelled: OrderedDict[tuple[str, tuple[str, ...]], Tagger] = OrderedDict()
         self._lock = Lock()
 
@@ -61,18 +71,25 @@ class ModelStore:
     def describe(self) -> list[dict[str, Any]]:
         """What GET /models says of each."""
         return [
-            {"name": name, "default": number == 0, **_describe(tagger)}
+            {"name": name, "default": number == 0, "fingerprint": self._fingerprints[name], **_describe(tagger)}
             for number, (name, tagger) in enumerate(self._models.items())
         ]
 
 
-def _open(model: ModelSource, settings: ServeSettings, say: Callable[[str], None]) -> Tagger:
-    tagger = load(model.source, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
+def _open(folder: Path, settings: ServeSettings, say: Callable[[str], None]) -> Tagger:
+    tagger = load(folder, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
     size = tagger.config.preprocessing.size
     tagger.logits(np.zeros((1, 3, size, size), np.float32))  # the first run allocates and compiles
     if not (isinstance(tagger.model, ExportedModel) or full_config(tagger.model).head.has_attention):
         import labelwise.analysis.maps  # noqa: F401  (Grad-CAM; takes seconds: the first /explain should not wait)
     return tagger
+
+
+def fingerprint(folder: Path) -> str:
+    """A digest of a model's files: by the time that a worker is replaced, they may be another model's."""
+    names = (CONFIG, WEIGHTS, *EXPORTS)
+    files = [part / name for part in (folder, folder / PYTORCH) for name in names if (part / name).is_file()]
+    return sha256(*(part for file in files for part in (f"{file.name} {file.stat().st_size}\n", file))).hexdigest()[:32]
 
 
 def _describe(tagger: Tagger) -> dict[str, Any]:

@@ -145,6 +145,7 @@ class Pool:
                 elif "error" in news:
                     raise LabelwiseError(news["error"])
                 else:
+                    self._require_same(news["ready"])
                     self.models = news["ready"]
                     slot.worker = worker
                     return
@@ -154,6 +155,15 @@ class Pool:
             if slot.worker is not worker:
                 worker.kill()
                 await worker.end()
+
+    def _require_same(self, loaded: list[dict[str, Any]]) -> None:
+        """Two workers must not answer with different models under one name."""
+        for before, now in zip(self.models, loaded, strict=False):  # none before the first worker
+            if before["fingerprint"] != now["fingerprint"]:
+                raise LabelwiseError(
+                    f"the files of the model {now['name']!r} have changed since the server started; restart it to use "
+                    "the new ones, or put the old ones back"
+                )
 
     async def _keep(self, slot: _Slot) -> None:
         """Read the replies of a slot's worker, and replace the worker when it dies."""
@@ -172,17 +182,20 @@ class Pool:
 
     async def _listen(self, slot: _Slot, worker: WorkerProcess) -> None:
         """Read replies until the worker dies; then put its images back into the queue."""
+        culprit_known = False
         while (reply := await worker.receive()) is not None:
-            if reply.number == wire.EVENT:
-                news = json.loads(reply.text)
+            if reply.number != wire.EVENT:
+                self._answer(slot, reply)
+            elif "batch" in (news := json.loads(reply.text)):
                 self._metrics.ran(news["batch"], news["seconds"])
             else:
-                self._answer(slot, reply)
+                self._say(news["leaving"])
+                culprit_known = True
         slot.worker = None
         self._metrics.restarted()
         orphans, slot.images = list(slot.images.values()), {}
         for image in reversed(orphans):
-            image.deaths += 1
+            image.deaths += not culprit_known
             if image.deaths >= _DEATHS:
                 self._refuse(image, f"was in work when {_DEATHS} workers died; send another file")
             else:

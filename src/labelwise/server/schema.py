@@ -29,6 +29,7 @@ class Error(BaseModel):
 class Model(BaseModel):
     name: str
     default: bool
+    fingerprint: str  # of the model's files
     task: Literal["multi-label", "single-label"]
     labels: list[str]
     thresholds: dict[str, float]

@@ -65,6 +65,8 @@ class ServeSettings(Config):
         max_files: Most images per request; more get status 413.
         timeout: Seconds after which an image without an answer gets status 503.
         queue: Most images that wait for an answer; more get status 429.
+        max_connections: Most connections. One more closes the one that has been idle longest; if none is idle, it gets
+            status 429.
     """
 
     models: tuple[ModelSource, ...] = Field(min_length=1)
@@ -77,6 +79,7 @@ class ServeSettings(Config):
     max_files: int = Field(default=32, ge=1)
     timeout: float = Field(default=60.0, gt=0)
     queue: int = Field(default=256, ge=1)
+    max_connections: int = Field(default=1000, ge=1)
 
     @model_validator(mode="after")
     def _a_full_request_fits(self) -> Self:
@@ -88,6 +91,11 @@ class ServeSettings(Config):
     def held_bytes(self) -> int:
         """Limit for the bodies of all requests together, which the front keeps in memory."""
         return 8 * self.max_bytes
+
+    @property
+    def decode_seconds(self) -> float:
+        """Limit for decoding one image. Shorter than `timeout`: those that wait behind it can still be answered."""
+        return self.timeout / 4
 
 
 def parse_models(arguments: Sequence[str]) -> tuple[ModelSource, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from labelwise.server.settings import ServeSettings
 
@@ -129,6 +130,9 @@ class Problem(Exception):  # noqa: N818  (most are the client's)
     def closing(self) -> Problem:
         """The same, and the connection is closed: the rest of the request is not read."""
         return Problem(self.status, self.message, {**self.headers, "Connection": "close"})
+
+    def response(self) -> Response:
+        return Response(error_body(self.message), self.status, self.headers, media_type="application/json")
 
 
 def busy() -> Problem:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from labelwise.server.models import ModelStore
 
 Item = TypeVar("Item")
+_LOOK = 0.5  # seconds between checks for images that take too long
 
 
 class _Ready(NamedTuple, Generic[Item]):
@@ -111,10 +112,12 @@ class Worker:
         self._settings, self._store, self._replies = settings, store, replies
         self._batcher = Batcher[_Prepared](batch_size=settings.batch_size, max_wait=settings.max_wait / 1000)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")  # Pillow releases Python's lock
+        self._decoding: dict[int, float] = {}  # jobs, since when
 
     def run(self, jobs: BinaryIO) -> None:
         """Answer until the front closes the pipe. Threads decode while this one runs the models."""
         Thread(target=self._read, args=(jobs,), daemon=True).start()
+        Thread(target=self._watch, daemon=True).start()
         while True:
             self._answer(self._batcher.take())
 
@@ -124,13 +127,33 @@ class Worker:
             self._pool.submit(self._prepare, job)
         os._exit(0)  # the front has all replies or is gone: nobody waits for the rest
 
+    def _watch(self) -> None:
+        """Exit if an image takes too long to decode: a thread cannot be stopped, and soon all would be taken.
+
+        Images that take too long are refused; the front sends the others to the next worker.
+        """
+        limit = self._settings.decode_seconds
+        text = f"the image takes more than {limit:g} s to decode; send another file"
+        while True:
+            time.sleep(_LOOK)
+            started = time.monotonic() - limit
+            late = [number for number, since in self._decoding.copy().items() if since < started]
+            if late:
+                leaving = wire.event(leaving=f"an image took more than {limit:g} s to decode; its worker is replaced")
+                self._replies.send(*(Reply(number, 422, text.encode()) for number in late), leaving)
+                os._exit(1)
+
     def _prepare(self, job: Job) -> None:
         from labelwise.data.images import BadImageError, TooManyPixelsError, load_image
 
         try:
             tagger = self._store.get(job.options["model"], job.options["labels"])
             size = tagger.transform.min_side
-            image = tagger.transform(load_image(job.body, min_side=size, max_pixels=self._settings.max_pixels))
+            self._decoding[job.number] = time.monotonic()
+            try:
+                image = tagger.transform(load_image(job.body, min_side=size, max_pixels=self._settings.max_pixels))
+            finally:
+                del self._decoding[job.number]
         except Exception as error:
             self._batcher.drop()
             if isinstance(error, TooManyPixelsError):
