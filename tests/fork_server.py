@@ -225,7 +225,7 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
         random.seed()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a session in the background ignores
         sys.modules["torch"].set_num_threads(int(order["env"].get("OMP_NUM_THREADS", 1)))
-        for name in ("labelwise.core.network", "huggingface_hub.constants"):
+        for name in ("labelwise.core.environment", "huggingface_hub.constants"):
             importlib.reload(sys.modules[name])
         if kind == "-c":
             exec(compile(sys.argv[0], "<string>", "exec"), {"__name__": "__main__"})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from labelwise.core import network  # noqa: F401 (before any library that would report our use of it)
+from labelwise.core import environment  # noqa: F401 (before any library reads its settings)
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.lazy import lazy_imports
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.decode import thread_count
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.core.arrays import Array, to_numpy
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, described
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, as_rgb, is_image, load_image
 from labelwise.data.preprocessing import InputTransform, Preprocessing
@@ -358,11 +359,3 @@ class TableImages:
                 self.note_bad_image(row, found)
             else:
                 yield row, found
-
-
-def thread_count() -> int:
-    """One thread per core that this process may use; OMP_NUM_THREADS overrides it, as in PyTorch."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted):
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

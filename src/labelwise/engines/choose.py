@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
-from labelwise.data.decode import thread_count
 from labelwise.engines.convert import FILES, convert, open_file
 from labelwise.engines.measure import in_turns, package_version, processor, work_of_others
 from labelwise.model.model import LabelModel

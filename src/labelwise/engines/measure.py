@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labelwise.data.decode import thread_count
+from labelwise.core.environment import thread_count
 
 _PACKAGES = ("labelwise", "torch", "torchvision", "timm", "pillow", "numpy", "onnxruntime", "openvino", "nncf")
 _STATUS = Path("/proc/self/status")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from labelwise.core.environment import offline_by
 from labelwise.core.errors import LabelwiseError, missing_extra, unknown_name
-from labelwise.core.network import offline_by
 from labelwise.data.images import MAX_FILE_BYTES, fault_of_file, is_image, read_bytes, require_regular, too_large
 from labelwise.data.readers.manifest import IMAGE_COLUMNS
 from labelwise.data.streams import open_shard

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import cast
 
+from labelwise.core.environment import offline_by
 from labelwise.core.errors import LabelwiseError, did_you_mean
-from labelwise.core.network import offline_by
 from labelwise.data.decode import FileKind, file_kind, find_images, walk
 from labelwise.data.streams import expand_braces
 from labelwise.jobs.job import ABOUT

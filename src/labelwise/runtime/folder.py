@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labelwise.core.environment import offline_by
 from labelwise.core.errors import LabelwiseError, did_you_mean
-from labelwise.core.network import offline_by
 from labelwise.runtime.exported import EXPORTS, is_hub_id
 from labelwise.runtime.run_files import MODEL, run_candidates
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from labelwise.core.arrays import Floats
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, missing_extra
-from labelwise.data.decode import thread_count
 
 Family = Literal["torch", "onnxruntime", "openvino"]
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]

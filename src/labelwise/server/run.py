@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import uvicorn
 
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.terminal import say
-from labelwise.data.decode import thread_count
 from labelwise.server.app import create_app
 from labelwise.server.connections import RESERVE, Connection, ConnectionTable
 from labelwise.server.middleware import LOCAL_HOSTS, Metrics

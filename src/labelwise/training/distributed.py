@@ -6,8 +6,9 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
@@ -17,6 +18,20 @@ from torch.distributed.fsdp import fully_shard
 
 from labelwise.model.model import LabelModel
 from labelwise.training.recipe import Recipe
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+
+
+def precision_here(recipe: Recipe) -> Precision:
+    """The recipe's precision; for `auto`, bfloat16 where this machine computes with it. The run's recipe then names it,
+    so that a run resumes in the precision it began with."""
+    if recipe.precision != "auto":
+        return recipe.precision
+    if torch.cuda.is_available():
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
+    return "bf16-mixed" if native else "32-true"
 
 
 def create_fabric(recipe: Recipe) -> Fabric:
@@ -30,7 +45,7 @@ def create_fabric(recipe: Recipe) -> Fabric:
         strategy = DDPStrategy(gradient_as_bucket_view=True)  # else it keeps a second copy of all gradients
     if strategy == "fsdp":
         strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
-    fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=recipe.precision)
+    fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=precision_here(recipe))
     fabric.launch()
     return fabric
 

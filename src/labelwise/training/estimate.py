@@ -16,6 +16,7 @@ from labelwise.heads import preset, with_options
 from labelwise.model.complexity import measure_complexity
 from labelwise.model.model import LabelModel
 from labelwise.training.display import Display
+from labelwise.training.distributed import precision_here
 from labelwise.training.model_options import apply_options
 from labelwise.training.optimizer import create_optimizer
 from labelwise.training.recipe import Recipe
@@ -188,6 +189,9 @@ def estimate(
     if gpu is not None and gpu.lower() not in GPUS:
         raise unknown_name("GPU", gpu, GPUS)
     chosen = None if gpu is None else GPUS[gpu.lower()]
+    if recipe.precision == "auto":
+        precision = precision_here(recipe) if chosen is None else "bf16-mixed" if chosen.bfloat16 else "32-true"
+        recipe = recipe.model_copy(update={"precision": precision})
     if chosen is not None and recipe.precision == "bf16-mixed" and not chosen.bfloat16:
         raise LabelwiseError(f"a {chosen.name} has no bfloat16; use float16", options={"precision": "16-mixed"})
     if recipe.batch_size % processes:
@@ -204,6 +208,7 @@ def estimate(
         names = [f"label {number}" for number in range(labels)]
     model = hollow_model(recipe, tuple(names))
     steps = max(1, images // recipe.batch_size)
+    recipe = recipe.with_enough_epochs(-(-steps // recipe.accumulate))
     cost, once = count_training_step(model, recipe, recipe.batch_size // processes)
     return Estimate(
         recipe=recipe,

@@ -193,6 +193,8 @@ class Recipe(Config):
         optimizer: The optimizer.
         schedule: The learning rate over the steps.
         epochs: Passes over the training images.
+        min_steps: Fewer steps than this become more epochs: 8 epochs of 100 images would be over before anything is
+            learned.
         batch_size: Images per step, of all processes together.
         accumulate: Backward steps per optimizer step; `batch_size` counts one of them. Weights and rates are those of
             one batch that is so many times larger; batch norms still see the small ones.
@@ -204,7 +206,8 @@ class Recipe(Config):
         ema_warmup: Let the decay rise slowly, so that a short training forgets its first steps.
         early_stop: Stop after this many epochs without a better validation score.
         thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end.
-        precision: Number format of the computation.
+        precision: Number format of the computation; `auto` is `bf16-mixed` where the processor or GPU computes with
+            bfloat16, else `32-true`.
         strategy: How several processes share the work; `auto` is `ddp` if there are several.
         workers: Processes that load images.
         checkpoint_minutes: Time between checkpoints within an epoch; each epoch also ends with one.
@@ -224,6 +227,7 @@ class Recipe(Config):
     optimizer: OptimizerRecipe = OptimizerRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
     epochs: PositiveInt = 20
+    min_steps: NonNegativeInt = 0
     batch_size: PositiveInt = 64
     accumulate: PositiveInt = 1
     grad_checkpointing: bool = False
@@ -232,11 +236,19 @@ class Recipe(Config):
     ema_warmup: bool = False
     early_stop: PositiveInt | None = None
     thresholds: Literal["f1", "none"] = "f1"
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
     checkpoint_minutes: PositiveFloat = 10.0
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    def with_enough_epochs(self, steps: int) -> Recipe:
+        """The recipe with as many epochs as `min_steps` needs, at `steps` optimizer steps in each.
+
+        >>> Recipe(epochs=8, min_steps=400).with_enough_epochs(3).epochs
+        134
+        """
+        return self.model_copy(update={"epochs": max(self.epochs, -(-self.min_steps // steps))})
 
     @property
     def can_mix_pairs(self) -> bool:
@@ -248,11 +260,13 @@ class Recipe(Config):
 OWN_PHOTOS = Recipe(
     description="Defaults for your own images: a head on a frozen, pretrained backbone, in minutes on a CPU.",
     model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
-    augmentation=AugmentationConfig(flip=0.5, cutout=0.0, policy="none"),
+    augmentation=AugmentationConfig(flip=0.0, cutout=0.0, policy="none"),
     pair_mix=0.5,
     optimizer=OptimizerRecipe(lr=3e-4),
     epochs=8,
+    min_steps=400,
     batch_size=32,
+    precision="auto",
 )
 
 
@@ -288,6 +302,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
 
             _keep_what_fits(values["loss"], loss_options(str(changes["loss.name"])))
     changes = {Recipe.renamed.get(key, key): value for key, value in changes.items()}
+    if "epochs" in changes:  # who names a number of epochs means it
+        changes = {"min_steps": 0, **changes}
     for old, new in Recipe.renamed.items():  # a file with the old name, and a change under either one
         if new in changes and old in values:
             values[new] = values.pop(old)

@@ -1,7 +1,7 @@
-"""What leaves this machine: nothing that nobody asked for, and nothing at all with LABELWISE_OFFLINE=1.
+"""What must be settled before other libraries start: that they report nothing, and how their threads wait.
 
-`import labelwise` does this first, since the libraries below read their switches when they are imported. Processes that
-we start inherit them; Ray's workers on other machines import labelwise, too.
+`import labelwise` does this first, since libraries read their switches when they are imported. Processes that we start
+inherit them; Ray's workers on other machines import labelwise, too. What a user has set stays as it is.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import os
 import re
 import sys
 
-# How each library is told to report nothing. What the user has set already stays as it is.
+# How each library is told to report nothing.
 _SILENT = {
     "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime; its function of that name comes too late: it reports its import
     "RAY_USAGE_STATS_ENABLED": "0",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+# PyTorch's threads wait for each other after every operation. By default they spin for milliseconds, which wins little
+# on an idle machine. Beside other work, spinning takes the cores from the very threads that are waited for.
+# benchmarks/busy_machine.py compares the choices.
+_SPINS = {"GOMP_SPINCOUNT": "1000"}
 _LOCAL = re.compile(r"|localhost|127(\.\d+){3}|0\.0\.0\.0|::1?")
 
 
@@ -53,7 +57,15 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
         raise OfflineError(name)
 
 
-for _name, _value in _SILENT.items():
+def thread_count() -> int:
+    """One thread per core that this process may use; OMP_NUM_THREADS overrides it, as in PyTorch."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+for _name, _value in (_SILENT if "OMP_WAIT_POLICY" in os.environ else _SILENT | _SPINS).items():
     os.environ.setdefault(_name, _value)
 # OpenVINO and NNCF have no switch besides a file in the home folder. Without this package they report nothing.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
