@@ -131,3 +131,46 @@ def test_tensors_are_taken_too() -> None:
 def test_a_wrong_rule_is_told_in_one_line(text: str, message: str) -> None:
     with pytest.raises(LabelwiseError, match=re.escape(message)):
         parse_rule(text)
+
+
+def drawn(images: int, prevalence: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated probabilities [M, N] and targets that follow them."""
+    generator = np.random.default_rng(seed)
+    logits = np.log(prevalence / (1 - prevalence)) + generator.normal(0, 2, (images, len(prevalence)))
+    scores = 1 / (1 + np.exp(-logits))
+    return scores, (generator.random(scores.shape) < scores).astype(np.int8)
+
+
+def test_auto_holds_on_other_images_where_f1_does_not() -> None:
+    """60 images and 40 rare labels: one positive that happens to score low takes the threshold of `f1` with it."""
+    prevalence = np.geomspace(0.01, 0.1, 40)
+    test_scores, test_targets = drawn(5000, prevalence, seed=99)
+    gains = []
+    for seed in range(5):
+        scores, targets = drawn(60, prevalence, seed)
+        found = [
+            multilabel_scores(test_scores, test_targets, thresholds=fit_thresholds(scores, targets, rule)).to_dict()[
+                "OF1"
+            ]
+            for rule in ("auto", "f1")
+        ]
+        gains.append(found[0] - found[1])
+    assert min(gains) > 0
+    assert np.mean(gains) > 2
+
+
+def test_auto_follows_a_labels_own_images_once_there_are_many() -> None:
+    scores, targets = drawn(20_000, np.array([0.05, 0.3]), seed=0)
+    scores[:, 0] **= 3  # far too low: its own positives tell
+    auto, f1 = (fit_thresholds(scores, targets, rule) for rule in ("auto", "f1"))
+    for label in range(2):
+        reached = [outcome(scores[:, label], targets[:, label], rule[label])[0] for rule in (auto, f1)]
+        assert reached[0] > reached[1] - 0.01
+
+
+@settings(max_examples=100, deadline=None)
+@given(COLUMNS)
+def test_auto_is_always_a_threshold(column: tuple[np.ndarray, np.ndarray]) -> None:
+    fit = threshold_fit(*column, "auto")
+    assert ((fit.values > 0) & (fit.values < 1)).all()
+    assert fit.fallback[0] == ((column[1] == 1).sum() < 10)

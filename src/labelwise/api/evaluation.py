@@ -66,7 +66,7 @@ def evaluate(
             table without splits.
         flip: Average over each image and its mirror image.
         scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
-        fit_thresholds: Fit a threshold for each label: `f1`, or a target such as `precision=0.9` or `recall=0.8`.
+        fit_thresholds: Fit a threshold for each label: `auto`, `f1`, `precision=0.9` or `recall=0.8`.
         fit_temperature: Fit a temperature and an offset, so that scores are probabilities.
         fit_on: The split to fit on; best one that is not measured on. Default: that of `split`.
         save: Write what was fitted into the model. By default it is used for this evaluation only.
@@ -198,8 +198,8 @@ def _fit(
     targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
     fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
-        found = f"{counted(len(fit.fallback_labels), 'label')} got the others' median threshold"
-        warn(f"{found}: {shortened(fit.fallback_labels)}")
+        found = f"too few images to judge {counted(len(fit.fallback_labels), 'label')}"
+        warn(f"{found}, whose thresholds follow the others: {shortened(fit.fallback_labels)}")
     about = {"thresholds": thresholds, "temperature": temperature, "labels_by_fallback": list(fit.fallback_labels)}
     return fit.config, about
 

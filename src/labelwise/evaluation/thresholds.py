@@ -11,14 +11,19 @@ from numpy.typing import NDArray
 
 from labelwise.core.arrays import Doubles, Mask, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.data.inspection import FEW
 from labelwise.evaluation.calibration import fit_platt, fit_temperature
 from labelwise.metrics.ranking import ArrayLike, read_both
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import probabilities
 
-Rule = Literal["f1", "precision", "recall"]
+Rule = Literal["auto", "f1", "precision", "recall"]
 
 _NO_EVIDENCE = 0.5  # when the data says nothing about any label
+# Of `auto`; benchmarks/thresholds.py compares it with other ways.
+_ALONE = 0.7  # weight of the threshold that is best for the label, beside the one that is best for all together
+_OFFSET_SPREAD = 0.5  # how far a label's calibration may be from that of all labels, in logits
+_POSITIVES_TO_TRUST = 40  # a label with as many positives has half its threshold from them
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class ThresholdFit:
     """Fitted thresholds, and which of them are a fallback."""
 
     values: Doubles  # [N]
-    fallback: Mask  # [N] labels without a known positive, or that cannot reach the target: median of the others
+    fallback: Mask  # [N] labels whose own images do not decide: their threshold is that of the others
 
 
 def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None) -> Doubles:
@@ -35,8 +40,9 @@ def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", tar
     Args:
         scores: Probabilities [M, N].
         targets: [M, N] in {1, 0, -1}.
-        rule: `f1`: the highest F1; `precision`: the highest recall with at least `target` precision; `recall`: the
-            highest threshold with at least `target` recall.
+        rule: `auto`: the highest F1 that can be expected on other images, as far as a label's own positives tell;
+            `f1`: the highest F1 on these images, which misleads if they are few; `precision`: the highest recall with
+            at least `target` precision; `recall`: the highest threshold with at least `target` recall.
         target: Of the rules `precision` and `recall`.
 
     Returns:
@@ -54,14 +60,80 @@ def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", tar
 def threshold_fit(
     scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None
 ) -> ThresholdFit:
-    """`fit_thresholds`, and which labels had to fall back to the median of the other labels' thresholds."""
+    """`fit_thresholds`, and the labels whose own images do not decide.
+
+    With `auto` these have fewer than ten positives. With other rules they have none, or cannot reach the target; they
+    get the median of the others' thresholds.
+    """
     _check_rule(rule, target)
     values, known = read_both(scores, targets)
+    if rule == "auto":
+        return ThresholdFit(_shrunken(values, known), (known == 1).sum(axis=0) < FEW)
     labels = zip(values.T, known.T, strict=True)
     fitted = np.array([_fit_label(*label, rule, target or 0.0) for label in labels])  # [N], NaN: could not be fitted
     fallback = np.isnan(fitted)
     typical = float(np.median(fitted[~fallback])) if not fallback.all() else _NO_EVIDENCE
     return ThresholdFit(np.where(fallback, typical, fitted), fallback)
+
+
+def _shrunken(scores: Scores, targets: Targets) -> Doubles:
+    """Thresholds [N] of the rule `auto`, from probabilities and targets [M, N].
+
+    If scores are probabilities, the best F1 and its threshold follow from the scores alone, without a label: the best
+    threshold is half of the best F1 (Lipton, Elkan and Naryanaswamy, 2014). That holds for one label, which is what CF1
+    counts, and for all entries together, which is what OF1 counts: a threshold between the two serves both. A label's
+    own positives correct its calibration, and the more there are, the more the threshold is that with the best F1 on
+    them.
+    """
+    positives = (targets == 1).sum(axis=0)  # [N]
+    if not positives.any():
+        return np.full(scores.shape[1], _NO_EVIDENCE)
+    logits = _logit(scores.astype(np.float64))
+    offsets = _offsets(logits, targets)
+    expected = _sigmoid(logits + offsets)
+    alone, together = _best_expected_f1(expected) / 2, _best_expected_f1(expected.reshape(-1, 1)) / 2
+    between = _ALONE * _logit(alone) + (1 - _ALONE) * _logit(together) - offsets
+    fitted = np.array([_fit_label(*label, "f1", 0.0) for label in zip(scores.T, targets.T, strict=True)])
+    trust = positives / (positives + _POSITIVES_TO_TRUST)
+    own = np.where(positives > 0, _logit(np.nan_to_num(fitted, nan=_NO_EVIDENCE)), between)
+    thresholds: Doubles = _sigmoid(trust * own + (1 - trust) * between)
+    return thresholds
+
+
+def _offsets(logits: Doubles, targets: Targets) -> Doubles:
+    """What to add to each label's logits [M, N] so that they are as high as its targets say: logistic regression with a
+    normal prior, by Newton's method."""
+    known, positive = targets >= 0, targets == 1
+    offsets = np.zeros(logits.shape[1])
+    for _ in range(30):
+        p = _sigmoid(logits + offsets)
+        slope = ((p - positive) * known).sum(axis=0) + offsets / _OFFSET_SPREAD**2
+        curvature = (p * (1 - p) * known).sum(axis=0) + 1 / _OFFSET_SPREAD**2
+        offsets -= np.clip(slope / curvature, -2, 2)  # a whole step may go too far where sigmoids are flat
+    return offsets
+
+
+def _best_expected_f1(probabilities: Doubles) -> Doubles:
+    """The highest expected F1 [N] of any threshold: 2 E[correct] / (predicted + E[positives]).
+
+    >>> _best_expected_f1(np.array([[0.9], [0.1]])).round(3).tolist()  # the first alone: 1.8 / (1 + 1)
+    [0.9]
+    """
+    ranked = -np.sort(-probabilities, axis=0)
+    predicted = np.arange(1, len(ranked) + 1)[:, None]
+    f1: Doubles = (2 * ranked.cumsum(axis=0) / (predicted + ranked.sum(axis=0))).max(axis=0)
+    return f1
+
+
+def _sigmoid(values: Doubles) -> Doubles:
+    result: Doubles = 0.5 * (1 + np.tanh(0.5 * values))
+    return result
+
+
+def _logit(scores: Doubles) -> Doubles:
+    inside = np.clip(scores, 1e-6, 1 - 1e-6)
+    result: Doubles = np.log(inside) - np.log1p(-inside)
+    return result
 
 
 def parse_rule(text: str) -> tuple[Rule, float | None]:
@@ -72,7 +144,7 @@ def parse_rule(text: str) -> tuple[Rule, float | None]:
     """
     name, equals, number = text.partition("=")
     if name not in get_args(Rule):
-        raise unknown_name("threshold rule", name, ["f1", "precision=0.9", "recall=0.8"])
+        raise unknown_name("threshold rule", name, ["auto", "f1", "precision=0.9", "recall=0.8"])
     try:
         target = float(number) if equals else None
     except ValueError:
@@ -84,9 +156,9 @@ def parse_rule(text: str) -> tuple[Rule, float | None]:
 def _check_rule(rule: str, target: float | None) -> None:
     if rule not in get_args(Rule):
         raise unknown_name("threshold rule", rule, get_args(Rule))
-    if rule == "f1" and target is not None:
-        raise LabelwiseError("the threshold rule 'f1' takes no target; write just f1")
-    if rule != "f1" and (target is None or not 0 < target <= 1):
+    if rule in ("auto", "f1") and target is not None:
+        raise LabelwiseError(f"the threshold rule {rule!r} takes no target; write just {rule}")
+    if rule in ("precision", "recall") and (target is None or not 0 < target <= 1):
         raise LabelwiseError(f"the threshold rule {rule!r} needs a target above 0 and up to 1, such as {rule}=0.9")
 
 
@@ -136,7 +208,7 @@ class Fit:
     """A config with new temperature, offset and thresholds."""
 
     config: ModelConfig
-    fallback_labels: tuple[str, ...]  # whose threshold is the median of the others
+    fallback_labels: tuple[str, ...]  # whose own images do not decide
 
 
 def fit_config(
@@ -156,7 +228,7 @@ def fit_config(
         config: The model's config.
         logits: [M, N].
         targets: [M, N] in {1, 0, -1}.
-        thresholds: A rule: `f1`, `precision=0.9`, `recall=0.8`; None fits no thresholds.
+        thresholds: A rule: `auto`, `f1`, `precision=0.9`, `recall=0.8`; None fits no thresholds.
         temperature: Whether to fit the temperature and, for multi-label models, the offset.
     """
     single = config.task == "single-label"

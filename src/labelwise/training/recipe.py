@@ -205,7 +205,8 @@ class Recipe(Config):
             the better ones count.
         ema_warmup: Let the decay rise slowly, so that a short training forgets its first steps.
         early_stop: Stop after this many epochs without a better validation score.
-        thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end.
+        thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end: `auto`, or
+            `f1` for the best F1 on these very images.
         precision: Number format of the computation; `auto` is `bf16-mixed` where the processor or GPU computes with
             bfloat16, else `32-true`.
         strategy: How several processes share the work; `auto` is `ddp` if there are several.
@@ -235,7 +236,7 @@ class Recipe(Config):
     ema: Fraction = 0.0
     ema_warmup: bool = False
     early_stop: PositiveInt | None = None
-    thresholds: Literal["f1", "none"] = "f1"
+    thresholds: Literal["auto", "f1", "none"] = "auto"
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2

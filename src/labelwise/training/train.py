@@ -12,7 +12,7 @@ from torch import nn
 
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
-from labelwise.core.errors import LabelwiseError, counted
+from labelwise.core.errors import LabelwiseError, counted, shortened
 from labelwise.data.table import LabelTable
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
@@ -120,7 +120,12 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
         return
     model = with_best_weights(model, trainer, frozen)
     if fabric.is_global_zero:
-        model.config = finished_config(model, trainer, recipe, batches)
+        model.config, unsure = finished_config(model, trainer, recipe, batches)
+        if unsure:
+            display.say(
+                f"too few validation images to judge {counted(len(unsure), 'label')} ({shortened(unsure)}): add photos "
+                "of them, or check what is predicted for them"
+            )
         model.save(folder / MODEL)
         display.say(f"saved {folder / MODEL}")
     fabric.barrier()
@@ -137,8 +142,11 @@ def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> Labe
 
 
 @torch.no_grad()
-def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches) -> ModelConfig:
-    """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data."""
+def finished_config(
+    model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data; and
+    the labels that this data cannot judge."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
@@ -149,10 +157,10 @@ def finished_config(model: LabelModel, trainer: Trainer, recipe: Recipe, batches
     }
     config = model.config.model_copy(update={"results": results})
     if recipe.data.validation is None or recipe.thresholds == "none":
-        return config
+        return config, ()
     module = model.head if recipe.model.freeze == "backbone" else model
     device = trainer.fabric.device
     logits, targets = zip(*((module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())), strict=True)
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
     fit = fit_config(config, torch.cat(logits).numpy(), torch.cat(targets).numpy(), thresholds=rule, temperature=True)
-    return fit.config
+    return fit.config, fit.fallback_labels
