@@ -34,8 +34,8 @@ SERVER = ServeSettings(models=(ModelSource(name="a", source="a"),))
         ("address of the server", inspect.signature(serve).parameters["host"].default),
         (
             "a request to the server",
-            f"{SERVER.max_bytes // 10**6} MB, {SERVER.max_files} images, {SERVER.max_pixels:,} pixels each, "
-            f"{SERVER.timeout:g} s",
+            f"{SERVER.max_bytes // 10**6} MB, {SERVER.max_files} images, {SERVER.timeout:g} s; "
+            "pixels by the machine's memory",
         ),
         ("requests that wait", f"{SERVER.queue} images"),
     ],

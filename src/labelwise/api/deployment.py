@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import model_path, open_model, open_table, require_choice
+from labelwise.api.inputs import check_reader_options, model_path, open_model, open_table, require_choice
 from labelwise.bundled import default_model
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import OnBadImage
@@ -72,6 +72,7 @@ def export(
         )
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
+    check_reader_options(reader)
     check_target(Path(out), overwrite=overwrite)
     from labelwise.data.labels import match_labels
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import model_name, model_path, open_table, require, require_choice
+from labelwise.api.inputs import check_reader_options, model_name, model_path, open_table, require, require_choice
 from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
@@ -95,6 +95,7 @@ def evaluate(
         >>> evaluation = lw.evaluate("runs/first", "photos.csv", split="test")  # doctest: +SKIP
         >>> evaluation.scores.mAP, evaluation.to_pandas().sort_values("AP")  # doctest: +SKIP
     """
+    check_reader_options(reader)
     fits = fit_thresholds is not None or fit_temperature
     if (save or fit_on) and not fits:
         raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
@@ -298,6 +299,7 @@ def report(
     options = {key: value for key, value in locals().items() if key not in ("runs", "out", "reader")}
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
+    check_reader_options(reader)
     with torch_needed():
         from labelwise.reports.page import ReportOptions, runs_report
 

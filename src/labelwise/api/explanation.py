@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.api.inputs import model_path, open_model, open_table, require, require_choice
+from labelwise.api.inputs import check_reader_options, model_path, open_model, open_table, require, require_choice
 from labelwise.api.prediction import check_paths, open_tagger
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.data.images import OnBadImage
@@ -175,6 +175,7 @@ def check_explanations(
         >>> print(lw.check_explanations("photos.csv", "runs/first"))  # doctest: +SKIP
     """
     require(images=(images, 2), workers=(workers, 0))
+    check_reader_options(reader)
     if not 0 < area < 1:
         raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
     whole = open_table(data, model, **reader)
@@ -213,6 +214,7 @@ def explain_experts(
         >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
     """
     require(workers=(workers, 0))
+    check_reader_options(reader)
     from labelwise.analysis.experts import check_has_experts, expert_use, exported_use
 
     whole = open_table(data, model, **reader)

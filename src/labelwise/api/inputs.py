@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -43,6 +44,16 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
         from labelwise.engines.load import on_fastest_device
         from labelwise.model.model import load_model
     return on_fastest_device(load_model(folder))
+
+
+def check_reader_options(given: Iterable[str]) -> None:
+    """Refuse an argument that no reader has: most likely it is a misspelt argument of the function itself."""
+    from labelwise.data.readers.base import list_formats
+
+    known = {name for format in list_formats() for name in format.options.model_fields}
+    for name in given:
+        if name not in known:
+            raise unknown_name("argument", name, sorted(known))
 
 
 def open_table(data: Data, model: object = None, **reader: Any) -> LabelTable:

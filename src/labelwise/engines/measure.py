@@ -69,7 +69,8 @@ def work_of_others() -> Iterator[Callable[[], float | None]]:
     if before is None or after is None:
         found.append(None)
     else:
-        found.append(round(max(0.0, after - before) / seconds / (os.cpu_count() or 1), 2))
+        share = (after - before) / seconds / (os.cpu_count() or 1)
+        found.append(round(min(1.0, max(0.0, share)), 2))  # the system counts in hundredths of a second
 
 
 def _seconds_of_others() -> float | None:

@@ -148,11 +148,14 @@ def bootstrap_draws(
     )
 
 
-def interval_around(value: float, values: Doubles, level: float, *, bias: float = 0.0, wider: float = 1.0) -> Interval:
+def interval_around(
+    value: float, values: Doubles, level: float, *, lowest: float = 0.0, bias: float = 0.0, wider: float = 1.0
+) -> Interval:
     """The normal interval of a `value` with a known `bias`, as wide as the spread of the samples' `values` [S] says;
     NaN is left out.
 
-    It always contains `value`, also where the bias is so large that the truth is probably below it.
+    It always contains `value`, also where the bias is so large that the truth is probably below it, and stays between
+    `lowest` and 1.
 
     >>> found = interval_around(0.5, np.array([0.59, 0.61, np.nan]), 0.95)  # 0.5 +- 1.96 * 0.01
     >>> round(found.low, 4), round(found.high, 4)
@@ -164,13 +167,14 @@ def interval_around(value: float, values: Doubles, level: float, *, bias: float 
     if not len(values) or np.isnan(value):
         return Interval(np.nan, np.nan)
     half = NormalDist().inv_cdf((1 + level) / 2) * float(values.std()) * wider
-    return Interval(min(value, value - bias - half), max(value, value - bias + half))
+    low, high = value - bias - half, value - bias + half
+    return Interval(min(value, max(low, lowest)), max(value, min(high, 1.0)))
 
 
 def _halves(images: int, samples: int, rng: np.random.Generator) -> Iterator[Weights]:
     """Random halves as weights 1 and 0, in blocks [M, s]: images first, so that taking rows in order is fast."""
     step = max(1, _BLOCK_VALUES // images)
-    half = (np.arange(images) < images // 2).astype(np.int32)
+    half = (np.arange(images) < max(1, images // 2)).astype(np.int32)
     for start in range(0, samples, step):
         drawn = rng.permuted(np.tile(half, (min(step, samples - start), 1)), axis=1)
         yield np.ascontiguousarray(drawn.T)
@@ -275,7 +279,7 @@ def paired_difference(value: float, ours: Doubles, theirs: Doubles, level: float
     around = gaps - gaps.mean() + value  # what bias both have falls out of the difference
     below, above = (around <= 0).sum() + 1, (around >= 0).sum() + 1
     p = min(1.0, 2 * min(below, above) / (len(gaps) + 1))
-    return Difference(value, interval_around(value, gaps, level), float(p))
+    return Difference(value, interval_around(value, gaps, level, lowest=-1.0), float(p))
 
 
 def benjamini_hochberg(p: NDArray[np.float64], rate: float = 0.05) -> Mask:
