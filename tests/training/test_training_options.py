@@ -17,7 +17,7 @@ import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.training.model_options import fixed_statistics, synchronise_norms
 from labelwise.training.optimizer import create_optimizer, set_rate
-from labelwise.training.recipe import OptimizerRecipe
+from labelwise.training.recipe import OptimizerRecipe, load_recipe
 from labelwise.training.train import train
 from run_kit import recipe
 
@@ -121,3 +121,24 @@ def test_batch_norms_are_synchronised_among_gpus_only() -> None:
     assert kinds(2, "cuda") == {nn.SyncBatchNorm}
     with pytest.raises(LabelwiseError, match="only among GPUs"):
         kinds(2, "cpu")
+
+
+def test_few_images_are_trained_for_enough_steps(sample: Path, tmp_path: Path) -> None:
+    """And the run's recipe says for how many epochs, so that it reruns and resumes as it was."""
+    run = train(recipe(sample, epochs=1, min_steps=7, batch_size=32), tmp_path / "run")
+    assert run.recipe is not None
+    steps = len(lw.data.open_data(sample).select("train")) // 32
+    assert len(run.history) == run.recipe.epochs == -(-7 // steps)
+    assert load_recipe(None, {"epochs": 2}).min_steps == 0  # who names a number of epochs means it
+
+
+def test_precision_follows_the_processor_and_the_run_says_which(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for name, flags in (("old", {"avx2": True}), ("new", {"avx2": True, "avx512_bf16": True})):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda flags=flags: flags)
+        run = train(recipe(sample, epochs=1, precision="auto"), tmp_path / name)
+        assert run.recipe is not None
+        found[name] = run.recipe.precision
+    assert found == {"old": "32-true", "new": "bf16-mixed"}
