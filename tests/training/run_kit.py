@@ -19,5 +19,6 @@ def recipe(data: Path, **changes: Any) -> Recipe:
         "epochs": 2,
         "batch_size": 8,
         "workers": 0,
+        "precision": "32-true",  # on every machine
     }
     return load_recipe(None, small | changes)

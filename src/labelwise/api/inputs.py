@@ -53,7 +53,7 @@ def check_reader_options(given: Iterable[str]) -> None:
     known = {name for format in list_formats() for name in format.options.model_fields}
     for name in given:
         if name not in known:
-            raise unknown_name("argument", name, sorted(known))
+            raise unknown_name("option", name, sorted(known))
 
 
 def open_table(data: Data, model: object = None, **reader: Any) -> LabelTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,12 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     """Write a file as a whole; `metadata` goes into its header, with a checksum of everything."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {**metadata, _CHECKSUM: _checksum(plain, metadata)}
-    atomic_write(path, lambda draft: save_file(plain, draft, metadata=header))
+
+    def write(draft: Path) -> None:
+        save_file(plain, draft, metadata=header)
+        _sort_metadata(draft)
+
+    atomic_write(path, write)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -45,6 +51,18 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if expected is not None and expected != _checksum(tensors, metadata):
         raise ValueError("its checksum is wrong")
     return tensors, metadata
+
+
+def _sort_metadata(path: Path) -> None:
+    """safetensors writes the metadata in a random order. The same tensors should give the same bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # always, unless it escapes characters in another way
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

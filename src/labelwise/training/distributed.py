@@ -23,8 +23,7 @@ Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 def precision_here(recipe: Recipe) -> Precision:
-    """The recipe's precision; for `auto`, bfloat16 where this machine computes with it. The run's recipe then names it,
-    so that a run resumes in the precision it began with."""
+    """The recipe's precision; for `auto`, bfloat16 where this machine computes with it."""
     if recipe.precision != "auto":
         return recipe.precision
     if torch.cuda.is_available():

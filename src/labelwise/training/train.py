@@ -21,7 +21,7 @@ from labelwise.runtime.run_files import LOG, MODEL, RECIPE, SPLITS
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
-from labelwise.training.distributed import create_fabric, precision_here
+from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
@@ -60,7 +60,6 @@ def train(
     if recipe.model.start is not None and not resume:
         check_start(recipe.model.start, folder)
     source = open_source(recipe) if source is None else source
-    recipe = recipe.model_copy(update={"precision": precision_here(recipe)})
     fabric = create_fabric(recipe)
     with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
         fabric.barrier()
@@ -108,9 +107,9 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
     )
     make = feature_batches if frozen else image_batches
     batches = make(recipe, model, train_table, held_out, fabric)
-    recipe = recipe.with_enough_epochs(math.ceil(len(batches) / recipe.accumulate))
+    long_enough = recipe.with_enough_epochs(math.ceil(len(batches) / recipe.accumulate))
     data = data_fingerprint(train_table, held_out)
-    trainer = Trainer(module, batches, len(train_table.labels), recipe, folder, fabric, display, data)
+    trainer = Trainer(module, batches, len(train_table.labels), long_enough, folder, fabric, display, data)
     if fabric.is_global_zero:
         save_recipe(recipe, folder / RECIPE)  # from here on the folder holds a run
     trained = trainer.run(resume)
