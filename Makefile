@@ -52,6 +52,7 @@ bench: $(INSTALLED) ## Compare speed with other implementations, each in one run
 	$(BIN)/python -m benchmarks.speed all --out benchmarks/results
 	$(BIN)/python benchmarks/metrics.py --json benchmarks/results/metrics.json
 	$(BIN)/python benchmarks/first_second.py --json benchmarks/results/first-second.json
+	$(BIN)/python benchmarks/busy_machine.py --json benchmarks/results/busy-machine.json
 	$(BIN)/python -m benchmarks.performance_page
 
 docs: $(INSTALLED) ## Build the documentation site in site/; a dead link is an error

@@ -150,6 +150,7 @@ def test_training_records_the_gates_of_each_epoch(
         "epochs": 3,
         "batch_size": 8,
         "workers": 0,
+        "precision": "32-true",
     }
     run = tmp_path / "run"
     train(load_recipe(None, settings), run)

@@ -153,3 +153,32 @@ def test_parquet_columns_that_nobody_needs_are_not_read(tmp_path: Path) -> None:
     columns = {"image": ["1.jpg"] * rows, "labels": [["cat"]] * rows, "caption": _coded("x" * 65_536, rows)}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     assert open_data(tmp_path / "t.parquet").labels == ("cat",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"data": {"image": "a.jpg"}, "annotations": [{"result": null}]}]',
+        '[{"data": {"image": "a.jpg"}, "annotations": [5]}]',
+        '[{"annotations": [{"result": [{"value": {"choices": ["cat"]}}]}]}]',
+        '{"classes": 5, "labels": {"a": 3}}',
+        '{"samples": [{"filepath": "a.jpg", "tags": 5}]}',
+    ],
+)
+def test_exports_of_another_form_are_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text(content)
+    with pytest.raises(LabelwiseError) as told:
+        open_data(tmp_path / "export.json")
+    assert "\n" not in str(told.value)
+
+
+def test_an_address_that_is_none_is_a_missing_image(tmp_path: Path) -> None:
+    (tmp_path / "photos.csv").write_text("image,labels\nhttp://[bad/x.jpg,cat\n")
+    with pytest.raises(LabelwiseError):
+        open_data(tmp_path / "photos.csv")
+
+
+def test_a_pipe_among_photos_with_keywords_is_damaged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    with pytest.raises(LabelwiseError, match="not a regular file"):
+        open_data(f"keywords:{tmp_path}")

@@ -151,6 +151,7 @@ def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample
     """With gloo on loopback. What each process draws for itself is off: dropout, and partners of scenes."""
     settings = ["--data", str(sample), *SETTINGS, "--epochs", "3", "--freeze", freeze, "--set", "pair_mix=0"]
     settings += ["--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0", "--set", "ema=0.9"]
+    settings += ["--set", "precision=32-true"]
     together = ["--out", str(tmp_path / "two"), "--set", f"strategy={strategy}"]
     (torchrun if strategy == "ddp" else two_processes)(*settings, *together)
     shutil.rmtree(tmp_path / "two" / "model")  # gone: a resumed run makes it again from the sharded state it restores

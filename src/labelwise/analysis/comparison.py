@@ -54,10 +54,10 @@ class Comparison:
 
 
 def compare(run: MeasuredRun, reference: MeasuredRun) -> Comparison:
-    """Compare two runs that were measured on the same images and labels, with the same bootstrap samples."""
+    """Compare two runs that were measured on the same images and labels, with the same samples."""
     ours, theirs = run.evaluation.draws, reference.evaluation.draws
     if ours is None or theirs is None:
-        raise LabelwiseError("a comparison needs bootstrap samples", options={"bootstrap": 1000})
+        raise LabelwiseError("a comparison needs samples", options={"bootstrap": 1000})
     gaps = run.average_precision - reference.average_precision
     labels, significant = label_differences(gaps, ours, theirs)
     metrics = {

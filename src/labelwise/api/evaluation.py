@@ -74,7 +74,7 @@ def evaluate(
             measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe; `"none"` for none.
         conventions: Also compute the metrics as these lines of work do: `ml-gcn`, `query2label`, `ml-decoder`,
             `open-images`, `nus-wide-zsl`, `voc2007` or `labelwise`.
-        bootstrap: Bootstrap samples for the confidence intervals; 0 for none.
+        bootstrap: Samples (random halves of the images) for the confidence intervals; 0 for none.
         on_bad_image: `skip` leaves out images that cannot be decoded, and lists them.
         ignore_extra_labels: Leave out labels of the data that the model does not have.
         batch_size: Images per batch.
@@ -199,8 +199,9 @@ def _fit(
     targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
     fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
-        found = f"too few images to judge {counted(len(fit.fallback_labels), 'label')}"
-        warn(f"{found}, whose thresholds follow the others: {shortened(fit.fallback_labels)}")
+        several = counted(len(fit.fallback_labels), "label")
+        told = "too few images to judge {}" if thresholds == "auto" else "{} got the others' median threshold"
+        warn(f"{told.format(several)}: {shortened(fit.fallback_labels)}")
     about = {"thresholds": thresholds, "temperature": temperature, "labels_by_fallback": list(fit.fallback_labels)}
     return fit.config, about
 
@@ -281,7 +282,7 @@ def report(
         images: How many of the worst mistakes of each kind to show.
         predictions: How many images to show with their predictions and attention maps.
         per_label_baseline: Also fit one model per label on the same frozen features, to find negative transfer.
-        bootstrap: Bootstrap samples for intervals and comparisons.
+        bootstrap: Samples (random halves of the images) for intervals and comparisons.
         batch_size: Images per batch.
         workers: Threads that decode images; 0: one per core.
         progress: Show a progress bar.

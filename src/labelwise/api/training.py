@@ -77,7 +77,7 @@ def train(
         batch_size: Images per step, of all processes together.
         lr: Highest learning rate.
         seed: Seed of everything random; the same seed gives the same weights.
-        workers: Processes that load images.
+        workers: Processes that load images, if the backbone is trained too.
         on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
         resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
         overwrite: Replace the run in `out`; it is kept until the new one has a checkpoint.

@@ -31,7 +31,7 @@ def train(
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
-    workers: Annotated[int | None, Parameter(help="Processes that decode images.")] = None,
+    workers: Annotated[int | None, Parameter(help="Processes that load images if the backbone is trained.")] = None,
     on_bad_image: Literal["error", "skip"] | None = None,
     set_: Settings = None,
     resume: Flag = False,

@@ -21,7 +21,7 @@ _SILENT = {
 # on an idle machine. Beside other work, spinning takes the cores from the very threads that are waited for.
 # benchmarks/busy_machine.py compares the choices.
 _SPINS = {"GOMP_SPINCOUNT": "1000"}
-_LOCAL = re.compile(r"|localhost|127(\.\d+){3}|0\.0\.0\.0|::1?")
+_LOCAL = re.compile(r"|localhost\.?|(::ffff:)?127(\.\d+){3}|0\.0\.0\.0|::1?")
 
 
 class OfflineError(OSError):
@@ -41,15 +41,18 @@ def offline_by() -> str | None:
     True
     """
     switches = ("LABELWISE_OFFLINE", "HF_HUB_OFFLINE")
-    return next((name for name in switches if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
+    off = ("", "0", "no", "off", "false")
+    return next((name for name in switches if os.environ.get(name, "").strip().lower() not in off), None)
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     """An audit hook: Python calls it before each look-up and connection of any library."""
     if event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
         host = arguments[0]
-    elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):  # else a file's name
-        host = arguments[1][0]
+    elif event == "socket.getnameinfo" and isinstance(arguments[0], tuple):
+        host = arguments[0][0]
+    elif event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(arguments[1], tuple):
+        host = arguments[1][0]  # otherwise the name of a file
     else:
         return
     name = host.decode() if isinstance(host, bytes) else str(host or "")

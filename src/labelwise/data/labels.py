@@ -145,6 +145,7 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     wanted = {variant_key(name): name for name in preferred}
     name_of = {name: group[0] for group in label_variants(table) for name in group}
     names = [wanted.get(variant_key(name), name_of.get(name, name)) for name in table.labels]
+    renamed = dict(zip(table.labels, names, strict=True))
     column_of = {name: column for column, name in enumerate(dict.fromkeys(names))}
     new_column = np.array([column_of[name] for name in names], np.int64)
     rows = np.repeat(np.arange(len(table)), np.diff(table.indptr))
@@ -160,7 +161,7 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
         columns=place[1, last],
         values=table.values[order][last],
         label_sets={
-            key: tuple(dict.fromkeys(name_of.get(name, name) for name in known))
+            key: tuple(dict.fromkeys(renamed.get(name, name) for name in known))
             for key, known in table.label_sets.items()
         },
     )

@@ -92,7 +92,7 @@ def _remembered(file: Path) -> dict[str, Any] | None:
 
 def _is_doubtful(choice: dict[str, Any]) -> bool:
     """Whether it was measured beside other work, more than a day ago. Beside the same work it may be right."""
-    quiet = choice["others"] is not None and choice["others"] < QUIET
+    quiet = choice["others"] is None or choice["others"] < QUIET  # None: the system does not tell
     return not quiet and time.time() - choice["measured"] > DOUBTFUL_SECONDS
 
 

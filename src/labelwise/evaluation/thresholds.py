@@ -1,4 +1,4 @@
-"""Thresholds: the score from which each label applies, fitted on the precision-recall curve of validation data."""
+"""Thresholds: the score from which each label applies, fitted on validation data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ThresholdFit:
     """Fitted thresholds, and which of them are a fallback."""
 
     values: Doubles  # [N]
-    fallback: Mask  # [N] labels whose own images do not decide: their threshold is that of the others
+    fallback: Mask  # [N] labels with too few positives, or that cannot reach the target: see `threshold_fit`
 
 
 def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None) -> Doubles:
@@ -60,7 +60,7 @@ def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", tar
 def threshold_fit(
     scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", target: float | None = None
 ) -> ThresholdFit:
-    """`fit_thresholds`, and the labels whose own images do not decide.
+    """`fit_thresholds`, and the labels to be careful with.
 
     With `auto` these have fewer than ten positives. With other rules they have none, or cannot reach the target; they
     get the median of the others' thresholds.
@@ -208,7 +208,7 @@ class Fit:
     """A config with new temperature, offset and thresholds."""
 
     config: ModelConfig
-    fallback_labels: tuple[str, ...]  # whose own images do not decide
+    fallback_labels: tuple[str, ...]  # to be careful with: see `threshold_fit`
 
 
 def fit_config(

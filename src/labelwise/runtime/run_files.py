@@ -59,6 +59,8 @@ def locked(folder: Path) -> Iterator[bool]:
     Raises:
         BlockingIOError: Another process has the lock, and keeps it for longer than `settle` takes.
     """
+    if folder.resolve() in _ours:  # a lock of this process would be granted once more, and released by the first to end
+        raise BlockingIOError
     with (folder / ".lock").open("a") as file:
         last = time.monotonic() + _PATIENCE
         while True:
@@ -113,4 +115,4 @@ def drop_replaced(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

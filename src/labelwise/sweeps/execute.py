@@ -16,6 +16,7 @@ from statistics import mean, stdev
 from typing import Any, Literal
 
 from labelwise.analysis.measured import measure_runs
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write
 from labelwise.core.tables import write_csv
@@ -126,7 +127,9 @@ def _quiet_worker(jobs: int) -> None:
 
     import torch
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    threads = max(1, thread_count() // jobs)
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # of engines and decoding, too
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
 
 
@@ -146,8 +149,7 @@ def run_one(outcome: Outcome, out: Path, test_split: str | None) -> Outcome:
 def measure_run(folder: Path, planned: PlannedRun, split: str) -> dict[str, Any]:
     """Evaluation and complexity of a finished run. Its predictions are stored, so that doing it again takes seconds."""
     table = with_splits_of_run(_table(str(planned.recipe.data.source)), folder).select(split)
-    workers = planned.recipe.workers
-    (measured,) = measure_runs([Run(folder)], table, folder, bootstrap=0, workers=workers)
+    (measured,) = measure_runs([Run(folder)], table, folder, bootstrap=0)
     return measured.to_dict()
 
 

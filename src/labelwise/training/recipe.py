@@ -210,7 +210,7 @@ class Recipe(Config):
         precision: Number format of the computation; `auto` is `bf16-mixed` where the processor or GPU computes with
             bfloat16, else `32-true`.
         strategy: How several processes share the work; `auto` is `ddp` if there are several.
-        workers: Processes that load images.
+        workers: Processes that load images, if the backbone is trained too; features are computed on all cores.
         checkpoint_minutes: Time between checkpoints within an epoch; each epoch also ends with one.
         seed: Seed of everything random; the same seed gives the same weights.
     """

@@ -84,7 +84,7 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
     for table in (train_table, held_out):
         if table is not None and len(table) < fabric.world_size:
             raise LabelwiseError(
-                f"{table.source}: {len(table)} images are too few for {fabric.world_size} processes; use fewer of them"
+                f"{table.source}: {counted(len(table), 'image')} for {fabric.world_size} processes; use fewer of them"
             )
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))

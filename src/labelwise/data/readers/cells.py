@@ -107,6 +107,8 @@ def _names_of(value: Any, where: str) -> Iterator[Any]:
         value = value.tolist()
     if isinstance(value, float) and value.is_integer():  # what pandas makes of numbers in a column with gaps
         value = int(value)
+    if isinstance(value, bytes):  # a binary column of Parquet
+        value = value.decode("utf-8", "replace")
     if isinstance(value, dict):
         yield from _names_of_object(value, where)
     elif isinstance(value, list | tuple | set | frozenset):

@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -170,8 +171,9 @@ def _folders_and_name(text: str) -> tuple[list[str], str]:
     (['my photos'], '1.jpg')
     """
     if "?d=" in text or "://" in text:  # Label Studio's local files; any address
-        address = urlsplit(text)
-        text = parse_qs(address.query).get("d", [unquote(address.path)])[0]
+        with suppress(ValueError):  # http://[…: no address, so a name like any other
+            address = urlsplit(text)
+            text = parse_qs(address.query).get("d", [unquote(address.path)])[0]
     *folders, name = re.split(r"[\\/]+", text)
     return folders, name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
@@ -14,7 +15,7 @@ from pydantic import Field, field_validator
 
 from labelwise.core.errors import LabelwiseError, one_line, unknown_name
 from labelwise.data.decode import images_below
-from labelwise.data.images import FORMATS, missing_decoder
+from labelwise.data.images import FORMATS, missing_decoder, read_image
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
 from labelwise.data.table import VALUES, LabelTable
 from labelwise.data.xmp import LISTS, SUBJECT, Keyword, Packet, XmpError, sidecars_of, split_levels
@@ -71,7 +72,7 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
     names = sorted(name for name, images in count.items() if images >= options.min_images)
     if images and not names:
         few = f" that {options.min_images} photos have" if options.min_images > 1 else ""
-        raise LabelwiseError(f"none of the {len(images)} photos in {str(path)!r} has keywords{few}")
+        raise LabelwiseError(f"no photo of {len(images)} in {str(path)!r} has keywords{few}")
     rows = [
         (image, here.intersection(names), [] if here or options.untagged == options.others else names)
         for image, here in zip(images, found, strict=True)
@@ -146,7 +147,8 @@ def _embedded(image: str) -> tuple[bytes, list[str], list[str]]:
     if image.lower().endswith((".heic", ".heif", ".hif")) and (missing := missing_decoder()):
         raise missing
     Image.init()
-    with Image.open(image, formats=[name for name in FORMATS if name in Image.OPEN]) as opened:
+    file = read_image(image)  # a regular file of a sensible size; a pipe would wait for ever
+    with Image.open(BytesIO(file.data), formats=[name for name in FORMATS if name in Image.OPEN]) as opened:
         if opened.format == "PNG":
             opened.load()  # exiftool writes its chunks behind the pixels
         xmp = opened.info.get("xmp", b"")

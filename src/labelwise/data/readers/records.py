@@ -73,7 +73,12 @@ def read_records(
     elif kind == "jsonl":
         records = _jsonl(path, _text(path, encoding))
     elif kind == "json":
-        rows, notes = rows_of_export(parse_json(_text(path, encoding), str(path)), str(path))
+        content = parse_json(_text(path, encoding), str(path))
+        try:
+            found, notes = rows_of_export(content, str(path))
+            rows = list(found)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise LabelwiseError(f"{path}: an entry has another form than its tool writes ({error!r})") from None
         records = _of_objects(path, dict(enumerate(rows, 1)), notes)
     else:
         given = delimiter or ("\t" if kind == "tsv" else None)
