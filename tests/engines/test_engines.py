@@ -157,7 +157,7 @@ def test_a_memory_that_cannot_be_read_is_measured_again(model: LabelModel, fake:
 
 
 @pytest.mark.parametrize(
-    ("others", "days", "again"), [(0.7, 2, True), (None, 2, True), (0.05, 900, False), (0.7, 0, False)]
+    ("others", "days", "again"), [(0.7, 2, True), (None, 2, False), (0.05, 900, False), (0.7, 0, False)]
 )
 def test_what_was_measured_beside_other_work_is_measured_again(
     model: LabelModel, fake: list[str], tmp_path: Path, others: float | None, days: int, again: bool

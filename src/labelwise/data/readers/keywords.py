@@ -13,7 +13,7 @@ from unicodedata import normalize
 from PIL import Image, IptcImagePlugin
 from pydantic import Field, field_validator
 
-from labelwise.core.errors import LabelwiseError, one_line, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, one_line, unknown_name
 from labelwise.data.decode import images_below
 from labelwise.data.images import FORMATS, missing_decoder, read_image
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
@@ -72,7 +72,7 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
     names = sorted(name for name, images in count.items() if images >= options.min_images)
     if images and not names:
         few = f" that {options.min_images} photos have" if options.min_images > 1 else ""
-        raise LabelwiseError(f"no photo of {len(images)} in {str(path)!r} has keywords{few}")
+        raise LabelwiseError(f"none of {counted(len(images), 'photo')} in {str(path)!r} has keywords{few}")
     rows = [
         (image, here.intersection(names), [] if here or options.untagged == options.others else names)
         for image, here in zip(images, found, strict=True)
