@@ -107,6 +107,12 @@ def expected_calibration_error(scores: ArrayLike, targets: ArrayLike, bins: int 
     return float(np.abs(difference).sum() / len(probability))
 
 
+def sigmoid(values: Doubles) -> Doubles:
+    """1 / (1 + exp(-x)), without overflow."""
+    result: Doubles = 0.5 * (1 + np.tanh(0.5 * values))
+    return result
+
+
 def _logistic_regression(z: Doubles, goal: Doubles, start: Doubles, free: tuple[int, ...]) -> tuple[float, float]:
     """Newton's method for the cross-entropy of sigmoid(x[0] z - x[1]) with the shares `goal`, in the `free` ones of
     both numbers. It is convex: half steps where a whole one goes too far lead to the one minimum."""
@@ -118,7 +124,7 @@ def _logistic_regression(z: Doubles, goal: Doubles, start: Doubles, free: tuple[
     x, places = start, np.array(free)
     current = loss(x)
     for _ in range(_NEWTON_STEPS):
-        score = 0.5 * (1 + np.tanh(0.5 * (x[0] * z - x[1])))
+        score = sigmoid(x[0] * z - x[1])
         features = np.stack((z, -np.ones_like(z)))[places]  # [2 or 1, m]
         gradient = features @ (score - goal) / len(z)
         curvature = (features * (score * (1 - score))) @ features.T / len(z)
@@ -139,7 +145,7 @@ def _sigmoid_slope(logits: Doubles, targets: Targets) -> Callable[[float], float
     z, positive = logits[known], targets[known] == 1
     if not len(z):
         return None
-    return lambda a: float((z * (0.5 * (1 + np.tanh(0.5 * a * z)) - positive)).mean())
+    return lambda a: float((z * (sigmoid(a * z) - positive)).mean())
 
 
 def _softmax_slope(logits: Doubles, targets: Targets) -> Callable[[float], float] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Doubles, Mask, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.inspection import FEW
-from labelwise.evaluation.calibration import fit_platt, fit_temperature
+from labelwise.evaluation.calibration import fit_platt, fit_temperature, sigmoid
 from labelwise.metrics.ranking import ArrayLike, read_both
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import probabilities
@@ -90,13 +90,13 @@ def _shrunken(scores: Scores, targets: Targets) -> Doubles:
         return np.full(scores.shape[1], _NO_EVIDENCE)
     logits = _logit(scores.astype(np.float64))
     offsets = _offsets(logits, targets)
-    expected = _sigmoid(logits + offsets)
+    expected = sigmoid(logits + offsets)
     alone, together = _best_expected_f1(expected) / 2, _best_expected_f1(expected.reshape(-1, 1)) / 2
     between = _ALONE * _logit(alone) + (1 - _ALONE) * _logit(together) - offsets
     fitted = np.array([_fit_label(*label, "f1", 0.0) for label in zip(scores.T, targets.T, strict=True)])
     trust = positives / (positives + _POSITIVES_TO_TRUST)
     own = np.where(positives > 0, _logit(np.nan_to_num(fitted, nan=_NO_EVIDENCE)), between)
-    thresholds: Doubles = _sigmoid(trust * own + (1 - trust) * between)
+    thresholds: Doubles = sigmoid(trust * own + (1 - trust) * between)
     return thresholds
 
 
@@ -106,7 +106,7 @@ def _offsets(logits: Doubles, targets: Targets) -> Doubles:
     known, positive = targets >= 0, targets == 1
     offsets = np.zeros(logits.shape[1])
     for _ in range(30):
-        p = _sigmoid(logits + offsets)
+        p = sigmoid(logits + offsets)
         slope = ((p - positive) * known).sum(axis=0) + offsets / _OFFSET_SPREAD**2
         curvature = (p * (1 - p) * known).sum(axis=0) + 1 / _OFFSET_SPREAD**2
         offsets -= np.clip(slope / curvature, -2, 2)  # a whole step may go too far where sigmoids are flat
@@ -123,11 +123,6 @@ def _best_expected_f1(probabilities: Doubles) -> Doubles:
     predicted = np.arange(1, len(ranked) + 1)[:, None]
     f1: Doubles = (2 * ranked.cumsum(axis=0) / (predicted + ranked.sum(axis=0))).max(axis=0)
     return f1
-
-
-def _sigmoid(values: Doubles) -> Doubles:
-    result: Doubles = 0.5 * (1 + np.tanh(0.5 * values))
-    return result
 
 
 def _logit(scores: Doubles) -> Doubles:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from labelwise.core import terminal
 from labelwise.core.arrays import Floats, Ints, Mask
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import cache_folder, sha256
 from labelwise.core.progress import ShowProgress, progress_of
@@ -163,7 +163,7 @@ class MapBuilder:
         self.batch_size, self.progress = batch_size, progress
         self.digests = [b""] * len(images.table)  # SHA-256 of each row's file, M; empty for those that cannot be read
         with (
-            ThreadPoolExecutor(os.cpu_count()) as pool,  # reading and hashing release Python's lock
+            ThreadPoolExecutor(thread_count()) as pool,  # reading and hashing release Python's lock
             progress_of("Reading images", len(self.digests), progress) as advance,
         ):
             for first in range(0, len(self.digests), _HASHED_AT_ONCE):

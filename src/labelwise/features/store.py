@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 import uuid
 import zlib
@@ -23,6 +22,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from labelwise.core.config import Config
+from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.files import atomic_write, lock, sha256
 from labelwise.data.preprocessing import Preprocessing
@@ -83,7 +83,7 @@ class Store:
         def wrong(shard: Shard) -> int:
             return sum(not shard.is_intact(slot) for slot in slots[shard])
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed outside Python's lock
+        with ThreadPoolExecutor(thread_count()) as pool:  # checksums are computed outside Python's lock
             for shard, errors in zip(slots, pool.map(wrong, slots), strict=True):
                 advance(len(slots[shard]))
                 self._checked.update(shard.keys[slot] for slot in slots[shard])
