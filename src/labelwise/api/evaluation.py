@@ -309,6 +309,8 @@ def report(
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
     check_reader_options(reader)
+    if reader and data is None:
+        raise LabelwiseError("these options are for reading data; name it, too", options={"data": "photos.csv"})
     with torch_needed():
         from labelwise.reports.page import ReportOptions, runs_report
 
