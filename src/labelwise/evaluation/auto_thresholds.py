@@ -6,7 +6,7 @@ of what its calibrated scores promise, the more of the former the more positives
 
 A threshold that is best for CF1, where all labels count the same, is not best for OF1, where all predictions do. CF1
 alone would even reward labels that are predicted everywhere, as long as others are predicted nowhere: it is the
-harmonic mean of the *mean* precision and the *mean* recall. So the thresholds are those with the best mixture of both.
+harmonic mean of the *mean* precision and the *mean* recall. So the thresholds are those with the best sum of both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from labelwise.core.arrays import Doubles, Ints, Mask, Scores, Targets
 from labelwise.evaluation.calibration import sigmoid
 
 # benchmarks/thresholds.py compares the rule with others.
-_CF1 = 0.6  # its share of the mixture; the rest is OF1
 _POSITIVES_TO_TRUST = 80  # a label with as many has half its curve from them
 _DRAWS = 20  # of images: a threshold lies in a gap between two scores, and which one is chance if images are few
 _STEPS = 50
@@ -96,11 +95,11 @@ class Curves:
             mean_precision, mean_recall, hits, given = now
             both = mean_precision + mean_recall + 1e-9
             cuts = self._highest(
-                _CF1 * 2 / labels * ((mean_recall / both) ** 2 * precision + (mean_precision / both) ** 2 * recall)
-                + (1 - _CF1) * 2 / (given + everything) * (correct - hits / (given + everything) * predicted)
+                ((mean_recall / both) ** 2 * precision + (mean_precision / both) ** 2 * recall) / labels
+                + (correct - hits / (given + everything) * predicted) / (given + everything)
             )
             found = sums(cuts)
-            value = _mixture(found, everything)
+            value = _cf1_and_of1(found, everything)
             if value > best_value:
                 best, best_value = cuts, value
             now = now + 0.3 * (found - now)  # a whole step may swing between two choices for ever
@@ -135,10 +134,9 @@ class Curves:
         return first
 
 
-def _mixture(sums: Doubles, everything: float) -> float:
+def _cf1_and_of1(sums: Doubles, everything: float) -> float:
     precision, recall, hits, given = map(float, sums)
-    cf1 = 2 * precision * recall / (precision + recall + 1e-9)
-    return _CF1 * cf1 + (1 - _CF1) * 2 * hits / (given + everything)
+    return 2 * precision * recall / (precision + recall + 1e-9) + 2 * hits / (given + everything)
 
 
 def _offsets(logits: Doubles, targets: Targets) -> Doubles:
