@@ -3,20 +3,23 @@
     python benchmarks/study.py voc tune --data voc:/data/VOCdevkit --out study/tune --json docs/results/voc-tuning.json
     python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
+    python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
 
 benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on. `tune` tries the
 settings of each head; `test` trains with the settings that won and measures once on test, with several seeds, first
 one seed of every row, then the next; `compare` takes the rows of `test` in pairs, on the same halves of the test
-images. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like. `labelwise report` compares
-the folders of any runs.
+images; `alone` compares some with a separate model for each label. `--rows` runs some of the rows. Finished runs are
+kept: stop and start as you like. `labelwise report` compares the folders of any runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -25,10 +28,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from labelwise.analysis.comparison import difference_as_dict, difference_rows, label_differences
 from labelwise.analysis.measured import measure_runs, report_data
-from labelwise.core.arrays import Doubles
+from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.files import atomic_write
 from labelwise.evaluation import paired_difference
+from labelwise.evaluation.bootstrap import Draws
+from labelwise.runtime.run_files import MODEL
 from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
@@ -46,7 +52,7 @@ def read_study(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=("voc", "coco"))
-    parser.add_argument("stage", choices=("tune", "test", "compare"))
+    parser.add_argument("stage", choices=("tune", "test", "compare", "alone"))
     parser.add_argument("--data")
     parser.add_argument("--words", help="word vectors of the labels, for rows with word queries")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
@@ -58,8 +64,11 @@ def main() -> None:
 
     study = read_study(arguments.study)
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
-    if arguments.stage == "compare":
-        result["differences"] = differences(result["runs"], study["compare"], arguments.out)
+    if arguments.stage in ("compare", "alone"):
+        if arguments.stage == "compare":
+            result["differences"] = differences(result["runs"], study["compare"], arguments.out)
+        else:
+            result["alone"] = transfers(study["alone"], arguments.out)
         write(result, arguments.json)
         return
     runs = plan(study, arguments)
@@ -137,6 +146,7 @@ def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:
         "AP": {entry["label"]: entry["AP"] for entry in outcome.measured["per_label"]},
         "head_parameters": complexity["parameters"] - complexity["parts"]["backbone"]["parameters"],
         "head_macs": complexity["macs"] - complexity["parts"]["backbone"]["macs"],
+        "images_per_second": round(max(epoch["images_per_second"] for epoch in history)),  # of the least disturbed one
     }
 
 
@@ -167,34 +177,64 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def differences(runs: list[dict[str, Any]], pairs: list[list[str]], out: Path) -> list[dict[str, Any]]:
-    """mAP of the first row of each pair minus the second's, in percent: the mean over the seeds that both have, and the
-    interval that random halves of the test images give it. How much seeds differ is not in it."""
+    """The first row of each pair minus the second one, in percent: mAP, and the AP of every label.
+
+    Means over the seeds that both rows have. Intervals are those of the test images; how much seeds differ is not in
+    them, so `of_seeds` has the difference of each.
+    """
     seeds = {row: {run["seed"] for run in runs if run["row"] == row} for pair in pairs for row in pair}
-    drawn: dict[tuple[str, int], tuple[float, Doubles]] = {}
-
-    def mean_of(row: str, common: set[int]) -> tuple[float, Doubles]:
-        for seed in common:
-            if (row, seed) not in drawn:
-                drawn[row, seed] = mean_precision_samples(out / f"{row}_seed-{seed}")
-        values, samples = zip(*(drawn[row, seed] for seed in common), strict=True)
-        return mean(values), np.mean(samples, axis=0)
-
     found = []
     for row, reference in pairs:
-        if common := seeds[row] & seeds[reference]:
-            (ours, our_samples), (theirs, their_samples) = mean_of(row, common), mean_of(reference, common)
-            gap = paired_difference(ours - theirs, our_samples, their_samples)
-            ends = {"low": 100 * gap.interval.low, "high": 100 * gap.interval.high, "p": gap.p}
-            found.append({"row": row, "reference": reference, "seeds": sorted(common), "mAP": 100 * gap.value, **ends})
+        common = sorted(seeds[row] & seeds[reference])
+        if not common:
+            continue
+        each = {name: [draws_of(out / f"{name}_seed-{seed}") for seed in common] for name in (row, reference)}
+        ours, theirs = (mean_draws([draws for draws, _ in each[name]]) for name in (row, reference))
+        value = ours.whole_metrics["mAP"] - theirs.whole_metrics["mAP"]
+        gaps = ours.whole_average_precision - theirs.whole_average_precision
+        of_seeds = [
+            100 * (a.whole_metrics["mAP"] - b.whole_metrics["mAP"])
+            for (a, _), (b, _) in zip(each[row], each[reference], strict=True)
+        ]
+        found.append(
+            {"row": row, "reference": reference, "seeds": common}
+            | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
+            | {"of_seeds": of_seeds}
+            | {"labels": difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))}
+        )
     return found
 
 
-def mean_precision_samples(folder: Path) -> tuple[float, Doubles]:
-    """A run's mAP on test, and on random halves of it [S]; from its stored predictions."""
+@cache
+def draws_of(folder: Path) -> tuple[Draws, tuple[str, ...]]:
+    """A run's metrics on random halves of the test images, the same ones for every run; and its labels."""
     run = Run(folder)
     (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
     assert measured.evaluation.draws is not None
-    return measured.evaluation.scores.mAP, measured.evaluation.draws.metrics["mAP"]
+    return measured.evaluation.draws, measured.labels
+
+
+def mean_draws(draws: Sequence[Draws]) -> Draws:
+    """Means over runs, of average precisions."""
+    return replace(
+        draws[0],
+        average_precision=np.mean([run.average_precision for run in draws], axis=0),
+        metrics={"mAP": np.mean([run.metrics["mAP"] for run in draws], axis=0)},
+        whole_average_precision=np.mean([run.whole_average_precision for run in draws], axis=0),
+        whole_metrics={"mAP": mean(run.whole_metrics["mAP"] for run in draws)},
+    )
+
+
+def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
+    """The first seed of some rows against a logistic regression for each label alone, on the same features."""
+    found = []
+    for row in rows:
+        folder = out / f"{row}_seed-0"
+        if (folder / MODEL).exists():
+            run = Run(folder)
+            (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
+            found.append({"row": row} | negative_transfer(measured).to_dict(measured.labels))
+    return found
 
 
 if __name__ == "__main__":
