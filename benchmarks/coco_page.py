@@ -116,6 +116,10 @@ def sentences(pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(said)
 
 
+def mean_text(row: dict[str, Any] | None) -> str:
+    return with_spread(row) if row else "not run yet"
+
+
 def paper_table(rows: dict[str, float | None], reference: str) -> str:
     """The paper's mAP and ours, and the difference to a reference row in both."""
     found, base = summary(), rows[reference]
@@ -127,7 +131,7 @@ def paper_table(rows: dict[str, float | None], reference: str) -> str:
                 f"`{name}`",
                 "" if paper is None else f"{paper:.1f}",
                 "" if paper is None or base is None or name == reference else f"{paper - base:+.1f}",
-                with_spread(ours) if ours else "not run yet",
+                mean_text(ours),
                 str(ours["seeds"]) if ours else "0",
                 "" if name == reference else versus(name, reference),
                 f"{ours['head_macs'] / 1e6:.1f}" if ours else "",
@@ -159,11 +163,10 @@ def control_answer() -> str:
 
 def starts_table() -> str:
     found = summary()
-
-    def cell(name: str) -> str:
-        return with_spread(found[name]) if name in found else "not run yet"
-
-    rows = [[f"`{name}`", cell(name), cell(other), versus(name, other)] for name, other in STARTS.items()]
+    rows = [
+        [f"`{name}`", mean_text(found.get(name)), mean_text(found.get(other)), versus(name, other)]
+        for name, other in STARTS.items()
+    ]
     return table(["row", "similar (default)", "independent", "similar against independent (95 %)"], rows)
 
 
@@ -212,6 +215,21 @@ def test_table() -> str:
     ]
     header = ["row", "seeds", "mAP", "CF1", "OF1", "top-3 CF1", "top-3 OF1", "M parameters", "M multiply-adds"]
     return table(header, rows)
+
+
+def every_photo_table() -> str:
+    """The rows that were also trained and tested on all photos."""
+    larger = results("coco-all").get("summary", [])
+    if not larger:
+        return "Not run yet."
+    found = summary()
+    return table(
+        ["row", "seeds", "mAP on all photos", "mAP on 10,000 and 4,000"],
+        [
+            [f"`{row['row']}`", str(row["seeds"]), with_spread(row), mean_text(found.get(row["row"]))]
+            for row in sorted(larger, key=lambda row: -row["mAP"])
+        ],
+    )
 
 
 def trials_table() -> str:
@@ -327,6 +345,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "between": between_answer,
     "joint": joint_table,
     "pairs": pairs_table,
+    "every-photo": every_photo_table,
     "trials": trials_table,
     "test": test_table,
 }

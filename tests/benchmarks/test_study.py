@@ -96,13 +96,15 @@ def test_photos_of_the_coco_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         chosen = [(int(row["id"]), row["split"]) for row in csv.DictReader(file)]
     assert Counter(split for _, split in chosen) == {"train": 5000, "val": 2000, "more": 3000, "test": 4000}
     assert len({id for id, _ in chosen}) == 14_000
-    table = tmp_path / "all.csv"
+    table = tmp_path / "coco.csv"
     lines = [f"{id:012}.jpg,cat|dog,{'test' if split == 'test' else 'train'}\n" for id, split in chosen]
     table.write_text("image,labels,split\n" + "".join(lines) + "000000999999.jpg,cat,train\n")
     coco_table.write_table(table, tmp_path / "study.csv")
     with (tmp_path / "study.csv").open(newline="") as file:
         written = [(coco_table.number(row["image"]), row["split"]) for row in csv.DictReader(file)]
     assert written == chosen
+    coco_table.write_table(table, tmp_path / "all.csv", every=True)
+    assert (tmp_path / "all.csv").read_text().splitlines()[-1] == "000000999999.jpg,cat,more"
     table.write_text("image,labels,split\n" + "".join(lines[1:]))
     with pytest.raises(SystemExit, match=r"1 of the study's photos are missing"):
         coco_table.write_table(table, tmp_path / "study.csv")
