@@ -3,7 +3,7 @@
     python benchmarks/cropped_photos.py --data voc:/data/VOCdevkit --out study/crops --json docs/results/voc-crops.json
 
 Each photo of train gets three crops of half its area or more; a crop keeps the photo's labels. Trials have the settings
-of their row in benchmarks/voc_study.yaml, and as many steps or twice as many; val stays as it is. Finished trials are
+of their row in benchmarks/study_voc.yaml, and as many steps or twice as many; val stays as it is. Finished trials are
 kept.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from torchvision.transforms import RandomResizedCrop
 
 from labelwise.data.images import load_image
@@ -26,7 +25,7 @@ from labelwise.sweeps.execute import Outcome, run_one, status_of
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import read_history
-from voc_study import ROWS, SPLITS
+from study import read_study
 
 CROPS = 3
 TRIALS = (("gap", 1), ("hsq", 1), ("hsq", 2))  # a row, and how many times its steps
@@ -67,12 +66,12 @@ def main() -> None:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     manifest = arguments.out / "photos.csv"
     source = {"data.source": str(manifest if manifest.exists() else write_crops(arguments.data, arguments.out))}
-    study = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
+    study = read_study("voc")
     found = []
     for row, times in TRIALS:
         settings = study["always"] | study["rows"][row]["set"]
         settings["epochs"] = settings["epochs"] * times // (1 + CROPS)
-        recipe = load_recipe(None, source | SPLITS["tune"] | settings | {"thresholds": "none"})
+        recipe = load_recipe(None, source | study["stages"]["tune"] | settings | {"thresholds": "none"})
         name = f"{row}-{times}x"
         planned = PlannedRun(name, {"trial": name}, recipe)
         outcome = run_one(Outcome(planned, status_of(arguments.out / name, planned)), arguments.out, None)

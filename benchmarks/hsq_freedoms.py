@@ -4,7 +4,7 @@ and a loss that asks for balance between experts. All of them act on the gates' 
     python benchmarks/hsq_freedoms.py --data voc:/data/VOCdevkit --out study/freedoms \\
         --json docs/results/hsq-freedoms.json
 
-The settings are those of the row `hsq` of benchmarks/voc_study.yaml; finished trials are kept.
+The settings are those of the row `hsq` of benchmarks/study_voc.yaml; finished trials are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -27,7 +26,7 @@ from labelwise.sweeps.execute import Outcome, run_one, status_of
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import read_history
-from voc_study import ROWS, SPLITS
+from study import read_study
 
 Change = Callable[[Tensor, bool], Tensor]  # gate logits [K, B, E], whether in training -> logits
 
@@ -109,9 +108,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    study = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
+    study = read_study("voc")
     source = {"data.source": arguments.data, "thresholds": "none"}
-    recipe = load_recipe(None, source | SPLITS["tune"] | study["always"] | study["rows"]["hsq"]["set"])
+    recipe = load_recipe(None, source | study["stages"]["tune"] | study["always"] | study["rows"]["hsq"]["set"])
     found = []
     for name, change in TRIALS.items():
         planned = PlannedRun(name, {"trial": name}, recipe)

@@ -6,6 +6,7 @@ python benchmarks/study_figure.py
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -19,6 +20,7 @@ NAMES = {  # the heads of the study; its other rows are variations of them
     "q2l": "Query2Label",
     "hsq-linear": "HSQ-Linear",
     "transformer-decoder": "transformer decoder",
+    "ml-decoder-k80": "ML-Decoder, 80 queries",
     "ml-decoder-k20": "ML-Decoder, 20 queries",
     "ml-decoder-k5": "ML-Decoder, 5 queries",
     "csra": "CSRA",
@@ -30,13 +32,21 @@ RAISED = {"q2l": 4, "hsq-linear": -5}  # in points: their dots lie on top of eac
 
 
 def main() -> None:
-    runs: list[dict[str, Any]] = json.loads((DOCS / "results" / "voc-study.json").read_text(encoding="utf-8"))["runs"]
-    found = {name: [run for run in runs if run["row"] == name] for name in NAMES}
-    found = {name: same for name, same in found.items() if same}
+    draw_study(runs_by_row("voc-study", NAMES), "study")
+
+
+def runs_by_row(results: str, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of these rows, as far as there are any."""
+    runs = json.loads((DOCS / "results" / f"{results}.json").read_text(encoding="utf-8"))["runs"]
+    found = {name: [run for run in runs if run["row"] == name] for name in names}
+    return {name: same for name, same in found.items() if same}
+
+
+def draw_study(found: dict[str, list[dict[str, Any]]], image: str) -> None:
     figure, (by_head, by_cost) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     draw_heads(by_head, found)
     draw_costs(by_cost, found)
-    figure.savefig(DOCS / "images" / "study.png", dpi=110)
+    figure.savefig(DOCS / "images" / f"{image}.png", dpi=110)
 
 
 def draw_heads(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:

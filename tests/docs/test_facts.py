@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -39,13 +39,11 @@ def row(page: str, *cells: str) -> list[str]:
     return [cell.strip() for cell in found[1].split("|")]
 
 
-def test_study_tables_are_those_of_the_results() -> None:
-    spec = importlib.util.spec_from_file_location("study_page", ROOT / "benchmarks" / "study_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    assert page.with_results(page.PAGE.read_text()) == page.PAGE.read_text(), "run: python benchmarks/study_page.py"
+@pytest.mark.parametrize("script", ["study_page", "coco_page"])
+def test_study_tables_are_those_of_the_results(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    page = import_module(script)
+    assert page.with_results(page.PAGE.read_text()) == page.PAGE.read_text(), f"run: python benchmarks/{script}.py"
 
 
 def test_every_head_of_the_study_has_weights_and_costs_something() -> None:

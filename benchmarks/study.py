@@ -1,0 +1,241 @@
+"""A study: every head on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
+
+    python benchmarks/study.py voc tune --data voc:/data/VOCdevkit --out study/tune --json docs/results/voc-tuning.json
+    python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
+    python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
+    python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
+
+benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on. `tune` tries the
+settings of each head; `test` trains with the settings that won and measures once on test, with several seeds, first
+one seed of every row, then the next; `compare` takes the rows of `test` in pairs, on the same halves of the test
+images; `alone` compares some with a separate model for each label. `--rows` runs some of the rows. Finished runs are
+kept: stop and start as you like. `labelwise report` compares the folders of any runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import yaml
+
+from labelwise.analysis.comparison import difference_as_dict, difference_rows, label_differences
+from labelwise.analysis.measured import measure_runs, report_data
+from labelwise.analysis.transfer import negative_transfer
+from labelwise.core.files import atomic_write
+from labelwise.evaluation import paired_difference
+from labelwise.evaluation.bootstrap import Draws
+from labelwise.runtime.run_files import MODEL
+from labelwise.sweeps.execute import Outcome, run_sweep
+from labelwise.sweeps.plan import PlannedRun
+from labelwise.training import load_recipe
+from labelwise.training.run import Run, read_history
+
+METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
+
+
+def read_study(name: str) -> dict[str, Any]:
+    """The rows of a study, and the settings of its stages."""
+    study: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"study_{name}.yaml").read_text(encoding="utf-8"))
+    return study
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=("voc", "coco"))
+    parser.add_argument("stage", choices=("tune", "test", "compare", "alone"))
+    parser.add_argument("--data")
+    parser.add_argument("--words", help="word vectors of the labels, for rows with word queries")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, with wildcards")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+
+    study = read_study(arguments.study)
+    result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
+    if arguments.stage in ("compare", "alone"):
+        if arguments.stage == "compare":
+            result["differences"] = differences(result["runs"], study["compare"], arguments.out)
+        else:
+            result["alone"] = transfers(study["alone"], arguments.out)
+        write(result, arguments.json)
+        return
+    runs = plan(study, arguments)
+
+    def tell(outcome: Outcome, number: int) -> None:
+        print(f"[{number + 1} of {len(runs)}] {outcome.planned.name}: {outcome.status} {outcome.reason}", flush=True)
+        if outcome.status == "finished":
+            settings = outcome.planned.settings
+            others = [row for row in result["runs"] if any(row.get(key) != settings[key] for key in settings)]
+            result["runs"] = [*others, numbers(outcome, arguments.out, arguments.stage)]
+            result["summary"] = summary(result["runs"])
+            write(result, arguments.json)
+
+    run_sweep(
+        runs, arguments.out, test_split="test" if arguments.stage == "test" else None, jobs=arguments.jobs, tell=tell
+    )
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    atomic_write(path, json.dumps(result, indent=1) + "\n")
+
+
+def plan(study: dict[str, Any], arguments: argparse.Namespace) -> list[PlannedRun]:
+    """The runs of a stage, one seed of every row before the next seed."""
+    rows, stage = study["rows"], arguments.stage
+    always = {"data.source": arguments.data, "thresholds": "none"} | study["always"]
+    return [
+        PlannedRun(f"{name}_seed-{seed}", {"row": row, **tried, "seed": seed}, load_recipe(None, changes))
+        for seed in ([0] if stage == "tune" else arguments.seeds)
+        for row, settings in rows.items()
+        if any(fnmatch(row, pattern) for pattern in arguments.rows) and stage in settings.get("stages", study["stages"])
+        if stage == "test" or "try" in settings
+        for name, tried in (trials(row, settings) if stage == "tune" else [(row, {})])
+        for earlier in [start(settings, rows, arguments, seed)]
+        for changes in [always | settings["set"] | study["stages"][stage] | earlier | tried | {"seed": seed}]
+    ]
+
+
+def trials(row: str, settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every combination of what a row tries, with a name for its folder."""
+    tried: dict[str, list[Any]] = settings["try"]
+    for values in product(*tried.values()):
+        chosen = dict(zip(tried, values, strict=True))
+        yield trial_name(row, chosen), chosen
+
+
+def trial_name(row: str, chosen: dict[str, Any]) -> str:
+    return "_".join([row, *(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in chosen.items())])
+
+
+def start(
+    settings: dict[str, Any], rows: dict[str, dict[str, Any]], arguments: argparse.Namespace, seed: int
+) -> dict[str, Any]:
+    """What a row starts from: `after` another one, that one's model with the same seed (of its trials, the winner);
+    with word queries, the words."""
+    if settings["set"].get("model.options.queries") == "words":
+        return {"model.words": arguments.words}
+    if "after" not in settings:
+        return {}
+    row = settings["after"]
+    winner = {key: rows[row]["set"][key] for key in rows[row]["try"]}
+    name = trial_name(row, winner) if arguments.stage == "tune" else row
+    return {"model.start": str(arguments.out / f"{name}_seed-{seed}")}
+
+
+def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:
+    history = read_history(out / outcome.planned.name)
+    row: dict[str, Any] = {**outcome.planned.settings, "seconds": round(history[-1]["seconds"], 1)}
+    if stage == "tune":
+        return row | {"val_mAP": [round(epoch["mAP"], 2) for epoch in history]}
+    assert outcome.measured is not None
+    complexity = outcome.measured["complexity"]
+    return row | {
+        **{name: outcome.measured[name] for name in METRICS},
+        "AP": {entry["label"]: entry["AP"] for entry in outcome.measured["per_label"]},
+        "head_parameters": complexity["parameters"] - complexity["parts"]["backbone"]["parameters"],
+        "head_macs": complexity["macs"] - complexity["parts"]["backbone"]["macs"],
+        "images_per_second": round(max(epoch["images_per_second"] for epoch in history)),  # of the least disturbed one
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means and standard deviations over the seeds; of a trial, its last epoch on val."""
+    if "val_mAP" in rows[0]:
+        ranked = sorted(rows, key=lambda row: (row["row"], -row["val_mAP"][-1]))
+        return [
+            {key: value for key, value in row.items() if key != "val_mAP"} | {"mAP": row["val_mAP"][-1]}
+            for row in ranked
+        ]
+    found = []
+    for name in dict.fromkeys(row["row"] for row in rows):
+        same = [row for row in rows if row["row"] == name]
+        spread = {f"{key}_sd": stdev(row[key] for row in same) for key in METRICS if len(same) > 1}
+        means = {key: mean(row[key] for row in same) for key in (*METRICS, "seconds")}
+        found.append(
+            {
+                "row": name,
+                "seeds": len(same),
+                **means,
+                **spread,
+                "head_parameters": same[0]["head_parameters"],
+                "head_macs": same[0]["head_macs"],
+            }
+        )
+    return found
+
+
+def differences(runs: list[dict[str, Any]], pairs: list[list[str]], out: Path) -> list[dict[str, Any]]:
+    """The first row of each pair minus the second one, in percent: mAP, and the AP of every label.
+
+    Means over the seeds that both rows have. Intervals are those of the test images; how much seeds differ is not in
+    them, so `of_seeds` has the difference of each.
+    """
+    seeds = {row: {run["seed"] for run in runs if run["row"] == row} for pair in pairs for row in pair}
+    found = []
+    for row, reference in pairs:
+        common = sorted(seeds[row] & seeds[reference])
+        if not common:
+            continue
+        each = {name: [draws_of(out / f"{name}_seed-{seed}") for seed in common] for name in (row, reference)}
+        ours, theirs = (mean_draws([draws for draws, _ in each[name]]) for name in (row, reference))
+        value = ours.whole_metrics["mAP"] - theirs.whole_metrics["mAP"]
+        gaps = ours.whole_average_precision - theirs.whole_average_precision
+        of_seeds = [
+            100 * (a.whole_metrics["mAP"] - b.whole_metrics["mAP"])
+            for (a, _), (b, _) in zip(each[row], each[reference], strict=True)
+        ]
+        found.append(
+            {"row": row, "reference": reference, "seeds": common}
+            | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
+            | {"of_seeds": of_seeds}
+            | {"labels": difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))}
+        )
+    return found
+
+
+@cache
+def draws_of(folder: Path) -> tuple[Draws, tuple[str, ...]]:
+    """A run's metrics on random halves of the test images, the same ones for every run; and its labels."""
+    run = Run(folder)
+    (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
+    assert measured.evaluation.draws is not None
+    return measured.evaluation.draws, measured.labels
+
+
+def mean_draws(draws: Sequence[Draws]) -> Draws:
+    """Means over runs, of average precisions."""
+    return replace(
+        draws[0],
+        average_precision=np.mean([run.average_precision for run in draws], axis=0),
+        metrics={"mAP": np.mean([run.metrics["mAP"] for run in draws], axis=0)},
+        whole_average_precision=np.mean([run.whole_average_precision for run in draws], axis=0),
+        whole_metrics={"mAP": mean(run.whole_metrics["mAP"] for run in draws)},
+    )
+
+
+def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
+    """The first seed of some rows against a logistic regression for each label alone, on the same features."""
+    found = []
+    for row in rows:
+        folder = out / f"{row}_seed-0"
+        if (folder / MODEL).exists():
+            run = Run(folder)
+            (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
+            found.append({"row": row} | negative_transfer(measured).to_dict(measured.labels))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""benchmarks/study.py and its lists: the runs of a stage, fixed photos, differences between rows."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwise.evaluation import bootstrap_draws
+from labelwise.metrics import average_precision
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module("study")
+
+
+def asked(stage: str, out: Path, **changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(
+        **{"stage": stage, "data": "photos.csv", "words": "words.npy", "out": out, "rows": ["*"], "seeds": [0, 1]}
+        | changes
+    )
+
+
+@pytest.mark.parametrize("name", ["voc", "coco"])
+def test_what_was_chosen_was_tried_and_what_is_compared_is_run(study: Any, name: str) -> None:
+    rows, compared, alone = (study.read_study(name)[key] for key in ("rows", "compare", "alone"))
+    for row, settings in rows.items():
+        if row in ("gap", "csra", "hsq", "q2l"):
+            assert all(settings["set"][key] in values for key, values in settings["try"].items()), row
+    assert {row for pair in [*compared, alone] for row in pair} <= rows.keys()
+
+
+def test_every_row_has_its_first_seed_before_any_has_its_second(study: Any, tmp_path: Path) -> None:
+    coco = study.read_study("coco")
+    runs = study.plan(coco, asked("test", tmp_path))
+    assert [run.settings["row"] for run in runs] == [*coco["rows"]] * 2
+    assert [run.settings["seed"] for run in runs] == [0] * len(coco["rows"]) + [1] * len(coco["rows"])
+    words = {run.settings["row"] for run in runs if run.recipe.model.words is not None}
+    assert words == {"ml-decoder-words"}
+    assert {run.recipe.data.train for run in runs} == {"train+val+more"}
+
+
+def test_trials_do_not_see_test(study: Any, tmp_path: Path) -> None:
+    runs = study.plan(study.read_study("coco"), asked("tune", tmp_path, rows=["hsq*", "gap"]))
+    assert {run.name for run in runs} == {
+        f"{row}_lr-{rate}_seed-0"
+        for row, rates in {"gap": (0.001, 0.003), "hsq": (0.0003, 0.0006), "hsq-linear": (0.0003, 0.0006)}.items()
+        for rate in rates
+    }
+    assert {(run.recipe.data.train, run.recipe.data.validation) for run in runs} == {("train", "val")}
+
+
+def test_a_row_after_another_starts_from_its_run_of_the_same_seed(study: Any, tmp_path: Path) -> None:
+    runs = study.plan(study.read_study("voc"), asked("test", tmp_path, rows=["hsq", "hsq-fine-tuned"]))
+    starts = {run.name: run.recipe.model.start for run in runs}
+    assert starts["hsq-fine-tuned_seed-1"] == str(tmp_path / "hsq_seed-1")
+    assert starts["hsq_seed-1"] is None
+
+
+def test_difference_is_that_of_the_seeds_that_both_rows_have(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = np.random.default_rng(0).integers(0, 2, (200, 2))
+    noise = {"a_seed-0": 0.5, "a_seed-1": 0.5, "a_seed-2": 9.0, "b_seed-0": 2.0, "b_seed-1": 2.0}
+    scores = {
+        name: targets + np.random.default_rng(seed).normal(0, size, targets.shape)
+        for seed, (name, size) in enumerate(noise.items())
+    }
+    drawn = {name: (bootstrap_draws(values, targets, samples=50), ("x", "y")) for name, values in scores.items()}
+    monkeypatch.setattr(study, "draws_of", lambda folder: drawn[folder.name])
+    runs = [{"row": name[0], "seed": int(name[-1])} for name in scores]
+    (found,) = study.differences(runs, [["a", "b"], ["a", "c"]], tmp_path)  # c has no run yet
+    assert found["seeds"] == [0, 1]
+    precision = {name: 100 * average_precision(values, targets).numpy() for name, values in scores.items()}
+    gaps = [precision[f"a_seed-{seed}"] - precision[f"b_seed-{seed}"] for seed in (0, 1)]
+    assert found["of_seeds"] == pytest.approx([gap.mean() for gap in gaps])
+    assert found["difference"] == pytest.approx(np.mean(gaps))
+    assert found["interval"][0] > 0
+    assert [row["difference"] for row in found["labels"]] == pytest.approx(np.mean(gaps, axis=0))
+
+
+def test_photos_of_the_coco_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    coco_table = import_module("coco_table")
+    with coco_table.PHOTOS.open(newline="") as file:
+        chosen = [(int(row["id"]), row["split"]) for row in csv.DictReader(file)]
+    assert Counter(split for _, split in chosen) == {"train": 5000, "val": 2000, "more": 3000, "test": 4000}
+    assert len({id for id, _ in chosen}) == 14_000
+    table = tmp_path / "coco.csv"
+    lines = [f"{id:012}.jpg,cat|dog,{'test' if split == 'test' else 'train'}\n" for id, split in chosen]
+    table.write_text("image,labels,split\n" + "".join(lines) + "000000999999.jpg,cat,train\n")
+    coco_table.write_table(table, tmp_path / "study.csv")
+    with (tmp_path / "study.csv").open(newline="") as file:
+        written = [(coco_table.number(row["image"]), row["split"]) for row in csv.DictReader(file)]
+    assert written == chosen
+    coco_table.write_table(table, tmp_path / "all.csv", every=True)
+    assert (tmp_path / "all.csv").read_text().splitlines()[-1] == "000000999999.jpg,cat,more"
+    table.write_text("image,labels,split\n" + "".join(lines[1:]))
+    with pytest.raises(SystemExit, match=r"1 of the study's photos are missing"):
+        coco_table.write_table(table, tmp_path / "study.csv")
