@@ -12,6 +12,7 @@ from PIL import Image
 
 from labelwise.cli.data import app
 from labelwise.core.errors import LabelwiseError
+from labelwise.data.hiding import hide
 from labelwise.data.sources import open_data
 from tests import fork_server
 
@@ -68,6 +69,16 @@ def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first = (tmp_path / "new.csv").read_bytes()
     run("split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force")
     assert (tmp_path / "new.csv").read_bytes() == first
+
+
+def test_hide(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    run("hide", sample, "--keep", "one-positive", "--out", tmp_path / "few.csv")
+    assert "few.csv: 60 images; unknown labels: train 92.3%, val 92.3%, test 0.0%" in capsys.readouterr().out
+    table = open_data(tmp_path / "few.csv")
+    assert (table.targets() == hide(sample, "one-positive").targets()).all()
+    with pytest.raises(LabelwiseError, match="would be replaced, and with it all columns"):
+        run("hide", sample, "--keep", 0.5, "--out", sample)
 
 
 @pytest.mark.parametrize("to", ["csv", "tsv", "jsonl", "coco", "webdataset"])

@@ -112,7 +112,7 @@ def test_a_whole_step_stays_on_the_gpu(precision: str, pair_mix: float, tmp_path
     wanted = recipe(tmp_path, precision=precision, pair_mix=pair_mix, ema=0.9, **{"optimizer.name": "sgd"})
     with FakeTensorMode(allow_non_fake_inputs=True):
         trainer = make_trainer(wanted, tmp_path)
-        trainer._step(torch.zeros(4, 3, 32, 32), torch.zeros(4, LABELS, dtype=torch.int8), number=0)
+        trainer._step(torch.zeros(4, 3, 32, 32), torch.zeros(4, LABELS, dtype=torch.int8), torch.arange(4), number=0)
         assert trainer.averaged is not None
         assert trainer.averaged.updates == 1
         states = [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -125,7 +125,9 @@ def test_a_batch_that_is_left_on_the_cpu_is_noticed(tmp_path: Path) -> None:
         trainer = make_trainer(recipe(tmp_path, ema=0.9), tmp_path)
         trainer.fabric.device = torch.device("cpu")  # type: ignore[misc]
         with pytest.raises(RuntimeError, match=r"device|devices"):
-            trainer._step(torch.zeros(4, 3, 32, 32), torch.zeros(4, LABELS, dtype=torch.int8), number=0)
+            trainer._step(
+                torch.zeros(4, 3, 32, 32), torch.zeros(4, LABELS, dtype=torch.int8), torch.arange(4), number=0
+            )
 
 
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])

@@ -37,7 +37,7 @@ def test_targets_of_cached_features_are_made_batch_by_batch() -> None:
     many = few.select(np.arange(200_000) % 20)
     batches = FeatureBatches(Maps(), None, (many, None), 8, 0, Share(), flip=0.0)  # type: ignore[arg-type]
     tracemalloc.start()
-    rows, targets = next(iter(batches.epoch(0)))
+    rows, targets, _ = next(iter(batches.epoch(0)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20e6

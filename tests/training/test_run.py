@@ -146,10 +146,10 @@ def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(
     real = Trainer._step
     for last in stops_at:
 
-        def stops(self: Trainer, inputs: torch.Tensor, targets: torch.Tensor, number: int, last: int = last) -> float:
+        def stops(self: Trainer, *batch: Any, last: int = last) -> float:
             if self.progress.step == last:
                 raise RuntimeError("power cut")
-            return real(self, inputs, targets, number)
+            return real(self, *batch)
 
         run = tmp_path / f"stopped-{last}"
         with monkeypatch.context() as patch:

@@ -72,7 +72,8 @@ def train(
             either; `none` trains everything.
         start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
             folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
-        loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, csl or softmax-cross-entropy.
+        loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, csl, em, role, gpr or
+            softmax-cross-entropy.
         epochs: Passes over the training images.
         batch_size: Images per step, of all processes together.
         lr: Highest learning rate.

@@ -1,4 +1,4 @@
-"""`labelwise data`: inspect, split, convert or download a dataset, fetch weights, or create the sample set."""
+"""`labelwise data`: inspect, split, convert or download a dataset, hide labels, or create the sample set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labelwise.core.terminal import open_console
 if TYPE_CHECKING:
     from labelwise.data.inspection import Inspection, Pair
 
-app = App(name="data", help="Inspect, split, convert or download a dataset, or create the sample set.")
+app = App(name="data", help="Inspect, split, convert or download a dataset, hide labels, or create the sample set.")
 
 _LABELS_SHOWN = 30
 _FEW_SHOWN = 5
@@ -85,16 +85,32 @@ def split(
 
     shares = parse_fractions(fractions)
     source = lw.data.open_data(data)
-    if out.resolve() == Path(source.source).resolve():
-        raise LabelwiseError(
-            f"{out} would be replaced, and with it all columns but image, labels and split; name another"
-        )
+    _require_other_file(out, source.source)
     table = lw.data.split(source, shares, seed=seed, force=force, progress=True)
     lw.data.write_manifest(table, out)
     for text in split_notes(table, shares, out):
         note(f"note: {text}")
     sizes = ", ".join(f"{name} {len(table.rows(name)):,}" for name in table.split_names)
     say(f"{out}: {sizes}")
+
+
+@app.command
+@takes_table
+@described_by("data.hiding:hide")
+def hide(data: Data, *, keep: str, out: Path, seed: int = 0, split: str | None = None) -> None:
+    """Hide labels of a dataset, to see how a training copes: one positive per image, or a share of all labels, is left.
+
+    Parameters
+    ----------
+    out
+        The manifest to write: .csv, .tsv, .jsonl or .parquet, with one column per label; -1 is unknown.
+    """
+    table = lw.data.hide(data, keep, seed=seed, split=split)
+    _require_other_file(out, table.source)
+    lw.data.write_manifest(table, out, columns=True)
+    parts = {name or "all": table.select(name) for name in table.split_names}
+    shares = (f"{name} {part.unknown_per_label().mean() / len(part):.1%}" for name, part in parts.items())
+    say(f"{out}: {counted(len(table), 'image')}; unknown labels: {', '.join(shares)}")
 
 
 @app.command
@@ -147,6 +163,13 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     """
     table = lw.data.make_sample(out, images=images, size=size, seed=seed, progress=True)
     say(f"{table.source}: {counted(len(table), 'image')}, {counted(len(table.labels), 'label')}")
+
+
+def _require_other_file(out: Path, source: str) -> None:
+    if out.resolve() == Path(source).resolve():
+        raise LabelwiseError(
+            f"{out} would be replaced, and with it all columns but image, labels and split; name another"
+        )
 
 
 # ---- The inspection on the terminal

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labelwise.data.conversion import convert
     from labelwise.data.decode import decode_many, find_images
     from labelwise.data.downloads import download
+    from labelwise.data.hiding import hide
     from labelwise.data.images import BadImage, BadImageError, Encoded, load_image
     from labelwise.data.inspection import Inspection, inspect
     from labelwise.data.manifests import write_manifest
@@ -38,6 +39,7 @@ __all__ = [
     "decode_many",
     "download",
     "find_images",
+    "hide",
     "inspect",
     "list_formats",
     "load_image",

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from labelwise.losses.modules import (
         BCE,
         CSL,
+        EM,
+        GPR,
+        ROLE,
         SPLC,
         Asymmetric,
         Focal,
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
         list_losses,
         loss_options,
     )
+    from labelwise.losses.partial import em, gpr, role
     from labelwise.losses.selective import csl
 
 __all__ = [
     "BCE",
     "CSL",
+    "EM",
+    "GPR",
+    "ROLE",
     "SPLC",
     "Asymmetric",
     "Focal",
@@ -47,17 +54,24 @@ __all__ = [
     "check_loss",
     "create",
     "csl",
+    "em",
     "focal",
+    "gpr",
     "hill",
     "list_losses",
     "loss_options",
     "ranking",
+    "role",
     "softmax_cross_entropy",
     "splc",
     "two_way",
 ]
 
-BUILT_IN = ("bce", "softmax-cross-entropy", "focal", "asymmetric", "two-way", "ranking", "hill", "splc", "csl")
+BUILT_IN = (
+    *("bce", "softmax-cross-entropy", "focal", "asymmetric", "two-way", "ranking", "hill", "splc", "csl"),
+    *("em", "role", "gpr"),
+)
+REMEMBERING = ("em", "role")  # something of each image, so that images are not mixed and one process sees all of them
 
 __getattr__ = lazy_imports(__name__, __file__)
 

@@ -23,6 +23,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0)]
 
 # Stands for log(0): -inf would turn into NaN in a gradient.
 LOG_ZERO = -1e30

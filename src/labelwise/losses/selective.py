@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.losses.functional import (
     BelowOne,
+    Count,
     Fraction,
     NonNegative,
     Reduction,
@@ -19,8 +19,6 @@ from labelwise.losses.functional import (
     read_entries,
     reduce,
 )
-
-Count = Annotated[int, Field(ge=0)]
 
 
 def csl(

@@ -30,11 +30,15 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Steps in an epoch."""
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets [B, N] of the steps from `first` on, this process's share of each."""
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs, targets [B, N] and table rows [B] of the steps from `first` on, this process's share of each."""
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         """This share of the validation rows, unaugmented, in order."""
+
+    @property
+    def train_images(self) -> int:
+        """Rows of the training table."""
 
     @property
     def bad_images(self) -> list[BadImage]: ...
@@ -77,11 +81,11 @@ class ImageBatches:
         rows = np.arange(len(self.train))
         return epoch_order(rows, self.batch_size, self.seed, epoch, self.share, self.train.copies)
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         self.train.set_epoch(epoch)
         sampler = [batch.tolist() for batch in self._order(epoch)[first:]]
         for batch in ImageLoader(self.train, every_batch=True, batch_sampler=sampler, num_workers=self.workers):
-            yield batch.images, batch.targets
+            yield batch.images, batch.targets, batch.rows
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None:
@@ -90,6 +94,10 @@ class ImageBatches:
         sampler = [list(rows[start : start + self.batch_size]) for start in range(0, len(rows), self.batch_size)]
         for batch in ImageLoader(self.held_out, batch_sampler=sampler, num_workers=self.workers):
             yield batch.images, batch.targets
+
+    @property
+    def train_images(self) -> int:
+        return len(self.train)
 
     @property
     def bad_images(self) -> list[BadImage]:
@@ -116,11 +124,12 @@ class FeatureBatches:
     def __len__(self) -> int:
         return len(epoch_order(self.train.rows, self.batch_size, self.seed, 0, self.share))
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
         for rows in epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]:
             # Targets become dense batch by batch: those of all images would take gigabytes at 10,000 labels.
-            yield self.train.batch(rows, mirrored[rows]), torch.from_numpy(self.train_table.targets(rows))
+            targets = torch.from_numpy(self.train_table.targets(rows))
+            yield self.train.batch(rows, mirrored[rows]), targets, torch.from_numpy(rows)
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None or self.held_out_table is None:
@@ -129,6 +138,10 @@ class FeatureBatches:
         for start in range(0, len(mine), self.batch_size):
             rows = mine[start : start + self.batch_size]
             yield self.held_out.batch(rows), torch.from_numpy(self.held_out_table.targets(rows))
+
+    @property
+    def train_images(self) -> int:
+        return len(self.train_table)
 
     @property
     def bad_images(self) -> list[BadImage]:

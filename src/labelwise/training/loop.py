@@ -100,6 +100,8 @@ class Trainer:
         self.optimizer = create_optimizer(module, recipe.optimizer, fused)
         self.prepared: Any = fabric.setup_optimizers(self.optimizer)
         self.loss = losses.create(recipe.loss.name, **recipe.loss.options)
+        self.loss.start(batches.train_images, labels, recipe.epochs)
+        self.loss.to(fabric.device)
         self.mix = batch_mix(mixup=recipe.mixup, cutmix=recipe.cutmix, repeats=recipe.augmentation.repeats)
         self.progress = Progress(data)
         self.steps = len(batches) * recipe.epochs
@@ -137,8 +139,8 @@ class Trainer:
         started = saved = time.monotonic()
         images = 0
         self.display.start_epoch(epoch, recipe.epochs, len(self.batches), first)
-        for number, (inputs, targets) in enumerate(self.batches.epoch(epoch, first), start=first):
-            progress.loss_sum += self._step(inputs, targets, number)
+        for number, (inputs, targets, rows) in enumerate(self.batches.epoch(epoch, first), start=first):
+            progress.loss_sum += self._step(inputs, targets, rows, number)
             progress.step += 1
             images += len(targets) * self.fabric.world_size
             now = time.monotonic()
@@ -169,7 +171,7 @@ class Trainer:
 
     # One step: seed, learning rate, augmentation, forward, loss, backward and, when it is due, the optimizer.
 
-    def _step(self, inputs: Tensor, targets: Tensor, number: int) -> float:
+    def _step(self, inputs: Tensor, targets: Tensor, rows: Tensor, number: int) -> float:
         recipe, step = self.recipe, self.progress.step
         torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + self.fabric.global_rank)
         position = self._position(step)
@@ -178,7 +180,8 @@ class Trainer:
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             logits = self._forward(inputs, options)
-            loss = self.loss(logits, self.head.training_targets(targets))
+            remembered = (rows.to(self.fabric.device),) if self.loss.remembers else ()
+            loss = self.loss(logits, self.head.training_targets(targets), *remembered)
             with fixed_statistics(self.plain) if recipe.grad_checkpointing else nullcontext():
                 self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
@@ -351,6 +354,8 @@ class Trainer:
 
     def _save(self, extra_seconds: float = 0.0) -> None:
         tensors = {**module_tensors("module", self.plain), **optimizer_tensors(self.plain, self.optimizer)}
+        if self.loss.remembers:
+            tensors |= module_tensors("loss", self.loss)
         if self.averaged is not None:
             tensors |= module_tensors("averaged.module", self.averaged.module)
             tensors["averaged.n_averaged"] = torch.tensor(self.averaged.updates)
@@ -387,6 +392,8 @@ class Trainer:
             raise ValueError(f"no epoch {progress.best_epoch} in its history")
         restore_module("module", self.plain, tensors)
         restore_optimizer(self.plain, self.optimizer, tensors)
+        if self.loss.remembers:
+            restore_module("loss", self.loss, tensors)
         if self.averaged is not None:
             restore_module("averaged.module", self.averaged.module, tensors)
             self.averaged.updates = int(tensors["averaged.n_averaged"])

@@ -17,7 +17,7 @@ from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import check_loss, read_prior
+from labelwise.losses import REMEMBERING, check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig
 
@@ -276,8 +276,8 @@ class Recipe(Config):
 
     @property
     def can_mix_pairs(self) -> bool:
-        """Whether `pair_mix` makes sense: an image may have any number of labels."""
-        return self.model.task == "multi-label"
+        """Whether `pair_mix` makes sense: an image may have any number of labels, and the loss remembers none of it."""
+        return self.model.task == "multi-label" and self.loss.name not in REMEMBERING
 
 
 # The default recipe; recipes/own-photos.yaml says the same, line by line.
@@ -404,14 +404,28 @@ def check(recipe: Recipe) -> None:
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
         )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.loss.name in REMEMBERING:
+        _check_memory(recipe, processes)
     if recipe.pair_mix and not recipe.can_mix_pairs:
         raise LabelwiseError(
             "pair_mix joins two images into one with the labels of both, too many for a single-label model",
             options={"pair_mix": 0},
         )
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
+
+
+def _check_memory(recipe: Recipe, processes: int) -> None:
+    """A loss that remembers something of each image needs whole images with the same labels, and all of them."""
+    mixed: dict[str, Any] = {name: 0 for name in ("mixup", "cutmix", "pair_mix") if getattr(recipe, name)}
+    if recipe.model.options.get("random_queries"):
+        mixed["head.random_queries"] = 0
+    because = f"the loss {recipe.loss.name!r} remembers something of each image, so"
+    if mixed:
+        raise LabelwiseError(f"{because} neither images nor their labels can be mixed", options=mixed)
+    if processes > 1:
+        raise LabelwiseError(f"{because} it trains in one process, not in {processes}")
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:
