@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from labelwise.heads.fast0tag import Fast0TagHead
     from labelwise.heads.folding import optimize
     from labelwise.heads.gap import GapHead
+    from labelwise.heads.graphs import checked_cooccurrence
+    from labelwise.heads.ml_gcn import MlGcnHead
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
@@ -41,9 +43,11 @@ __all__ = [
     "Head",
     "HeadConfig",
     "HeadDetails",
+    "MlGcnHead",
     "QueryHead",
     "as_tokens",
     "build",
+    "checked_cooccurrence",
     "checked_words",
     "create",
     "list_heads",

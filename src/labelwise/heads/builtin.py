@@ -84,6 +84,47 @@ class Fast0TagConfig(HeadConfig):
         return True
 
 
+# ---- Graphs of the labels: how they correlate
+
+
+class LabelGraphConfig(HeadConfig):
+    """What the configs of heads on words and on statistics of the training table have in common.
+
+    Args:
+        word_dim: Length of the word vectors.
+    """
+
+    word_dim: PositiveInt | None = None
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+    @property
+    def takes_cooccurrence(self) -> bool:
+        return True
+
+    @property
+    def labels_interact(self) -> bool:
+        return True
+
+
+class MlGcnConfig(LabelGraphConfig):
+    """ML-GCN (Chen et al., CVPR 2019): a graph network on words makes the classifiers.
+
+    Args:
+        word_dim: Length of the word vectors; 300 in the paper.
+        hidden: Widths of the graph layers before the last one.
+        edge_threshold: tau of eq. 7: label j is a neighbour of i from this P(j | i) on.
+        neighbour_weight: p of eq. 8: how much of a label comes from its neighbours.
+    """
+
+    kind: Literal["ml-gcn"] = "ml-gcn"
+    hidden: tuple[PositiveInt, ...] = (1024,)
+    edge_threshold: float = Field(default=0.4, gt=0, le=1)
+    neighbour_weight: float = Field(default=0.2, ge=0, lt=1)
+
+
 _HSQ = QueryHeadConfig(
     tokens=TokensConfig(encoder_layers=1),
     decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
@@ -125,6 +166,7 @@ BUILT_IN = (
     BuiltIn(GapConfig, {"gap": GapConfig()}, "gap"),
     BuiltIn(CsraConfig, {"csra": CsraConfig()}, "csra"),
     BuiltIn(QueryHeadConfig, {**QUERY_PRESETS}, "query_head"),
+    BuiltIn(MlGcnConfig, {"ml-gcn": MlGcnConfig()}, "ml_gcn"),
     BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
     BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
 )
