@@ -177,7 +177,8 @@ def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | No
 
 def on_grid(weights: Tensor, x: Tensor) -> Tensor:
     """Weights of tokens [..., T] as maps [..., H, W] of the input `x`; tokens [B, T, C] are a single row."""
-    return weights.unflatten(-1, (x.shape[2], x.shape[3]) if x.dim() == 4 else (1, x.shape[1]))
+    maps: Tensor = weights.unflatten(-1, (x.shape[2], x.shape[3]) if x.dim() == 4 else (1, x.shape[1]))
+    return maps
 
 
 def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.heads.base import Head, as_tokens, checked_words
@@ -17,8 +17,7 @@ class MlGcnHead(Head):
     """Max pooling and linear classifiers W [N, C] that graph convolutions make from word vectors.
 
     Nothing in W depends on the image: an optimized head has W alone, and costs as much as average pooling and a linear
-    layer. The authors' code normalizes eq. 8 by columns, and their released adjacency was counted on COCO and VOC; here
-    rows are normalized, as printed, and the counts come from the training table.
+    layer. The authors' code normalizes eq. 8 by columns; here rows are normalized, as in the paper.
     """
 
     adjacency: Tensor | None  # [N, N], A' of eq. 8; None: folded into the classifiers
@@ -37,7 +36,7 @@ class MlGcnHead(Head):
         edges = (probabilities >= config.edge_threshold).float()  # eq. 7
         self.register_buffer("word_vectors", words)
         self.register_buffer("adjacency", reweighted(edges, config.neighbour_weight))  # eq. 8
-        self.graph = GraphNetwork(words.shape[1], *config.hidden, in_features)  # eq. 2
+        self.graph: nn.Module = GraphNetwork(words.shape[1], *config.hidden, in_features)  # eq. 2
 
     def forward(self, x: Tensor) -> Tensor:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]

@@ -227,5 +227,6 @@ def create_model(
         "words": words,
     }
     config = ModelConfig.parse(values, "model")
-    tensors = {"word_vectors": word_vectors, "label_slot": label_slot, "cooccurrence": cooccurrence}
-    return LabelModel(config, backbone=built, **tensors)
+    return LabelModel(
+        config, backbone=built, word_vectors=word_vectors, label_slot=label_slot, cooccurrence=cooccurrence
+    )
