@@ -9,6 +9,7 @@ from cyclopts import App
 app = App(name="bench", help="Measure speed and memory on this machine, against named others in the same run.")
 _COMMANDS = {
     "heads": "Heads against timm's ML-Decoder, HSQ's Algorithm 1 as printed, and Query2Label.",
+    "folding": "Every head as trained against its optimised copy: what does not depend on the image, computed once.",
     "throughput": "A folder of JPEGs to labels: images per second, by stage and by engine, against an eager loop.",
     "engines": "One batch through PyTorch in four ways, ONNX Runtime and OpenVINO.",
     "decode": "12-megapixel JPEGs: reading them scaled against plain Pillow.",

@@ -65,6 +65,17 @@ def test_photos_of_a_folder_and_a_folder_without(model: Path, tmp_path: Path) ->
         run(tmp_path, "throughput", "--photos", tmp_path / "empty", "--model", model)
 
 
+def test_folding(tmp_path: Path) -> None:
+    small = ("--labels", 60, "--channels", 64, "--side", 2, "--seconds", 0)
+    content = run(tmp_path, "folding", *small, "--names", "gap", "--names", "ml-gcn", "--names", "cma")
+    gap, ml_gcn, cma = content["rows"]
+    assert gap["macs_m"] == gap["folded_macs_m"] == pytest.approx(60 * 64 / 1e6)
+    assert ml_gcn["folded_macs_m"] == gap["macs_m"]  # one classifier
+    assert cma["folded_macs_m"] == cma["macs_m"]
+    assert ml_gcn["macs_m"] > 100 * ml_gcn["folded_macs_m"]
+    assert [check["what"] for check in content["checks"]] == ["ml-gcn folded against ml-gcn as trained"]
+
+
 @pytest.mark.slow
 def test_heads(tmp_path: Path) -> None:
     content = run(tmp_path, "heads", "--batch", 1, "--seconds", 0, "--no-memory", "--growth-backbone", "resnet10t")

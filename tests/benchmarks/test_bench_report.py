@@ -60,7 +60,7 @@ def test_the_numbers_on_the_page_are_those_of_the_results(page: ModuleType) -> N
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.with_results(text, page.RESULTS) == text, "run: python -m benchmarks.performance_page"
     named = {match["name"] for match in page.SECTION.finditer(text)}
-    assert named == {"heads", "scaling", "throughput", "engines", "decode", "train", "memory", "serve"}
+    assert named == {"heads", "folding", "scaling", "throughput", "engines", "decode", "train", "memory", "serve"}
 
 
 def test_markdown_has_the_machine_and_the_promises() -> None:

@@ -19,10 +19,11 @@ from labelwise.data.sample import make_sample
 from labelwise.engines.export import export_model
 from labelwise.engines.load import load
 from labelwise.evaluation import evaluate, predict_logits
-from labelwise.heads import list_heads, preset
+from labelwise.heads import list_heads
 from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.runtime.exported import check_target, find_export
 from labelwise.runtime.tagger import Tagger
+from tests.heads.head_kit import small_options
 
 pytest.importorskip("onnxruntime")
 
@@ -31,10 +32,7 @@ LABELS = ("boat", "car", "cat", "dog", "sun")
 
 def small_model(backbone: str = "test_resnet", head: str = "hsq", size: int = 64) -> LabelModel:
     torch.manual_seed(0)
-    options: dict[str, object] = {} if head in ("gap", "csra", "conse", "fast0tag") else {"dim": 16}
-    if preset(head).takes_words:
-        options["word_vectors"] = torch.randn(len(LABELS), 12)
-    model = create_model(backbone, head, LABELS, weights="none", size=size, **options).eval()
+    model = create_model(backbone, head, LABELS, weights="none", size=size, **small_options(head, len(LABELS))).eval()
     thresholds = (0.2, 0.3, 0.4, 0.5, 0.6)
     model.config = model.config.model_copy(update={"temperature": 1.3, "thresholds": thresholds})
     return model

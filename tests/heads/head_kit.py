@@ -24,6 +24,18 @@ LABELS = 13
 CHANNELS = 24
 
 
+def small_options(name: str, labels: int = LABELS) -> dict[str, Any]:
+    """Options that make any preset small, with the tensors of the labels that it needs."""
+    config, random = heads.preset(name), torch.Generator().manual_seed(7)
+    small = {"dim": 16, "attention_heads": 2, "hidden": (11,), "steps": 2}
+    options: dict[str, Any] = {key: value for key, value in small.items() if key in config.option_parts()}
+    if config.takes_words:
+        options["word_vectors"] = torch.randn(labels, 10, generator=random)
+    if config.takes_cooccurrence:
+        options["cooccurrence"] = torch.rand(labels, labels, generator=random)
+    return options
+
+
 class HeadKit:
     name: ClassVar[str]  # of a registered preset
     options: ClassVar[dict[str, Any]] = {}  # changes to it; heads on words also need word_vectors [LABELS, length]
@@ -66,7 +78,9 @@ class HeadKit:
 
     def permuted(self, name: str, tensor: Tensor, order: Tensor) -> Tensor:
         """A tensor of the state dict for labels in another order."""
-        return tensor.index_select(tensor.shape.index(LABELS), order) if LABELS in tensor.shape else tensor
+        for dim, size in enumerate(tensor.shape):  # an adjacency matrix has two
+            tensor = tensor.index_select(dim, order) if size == LABELS else tensor
+        return tensor
 
     def test_state_dict_round_trip(self) -> None:
         head, other, x = self.head(), self.head(), torch.randn(2, CHANNELS, 4, 4)
@@ -126,6 +140,7 @@ class HeadKit:
         assert head.has_attention == bool(details.attention_layers)
         assert head.has_experts == bool(details.gates)
         assert head.takes_words == (head.word_vectors is not None)
+        assert not (head.config.takes_cooccurrence and head.config.takes_new_labels)  # these have no statistics
         assert details.label_query.shape == (LABELS,)
 
     def test_an_optimized_copy_gives_the_same_logits(self) -> None:

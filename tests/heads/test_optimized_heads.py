@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
+from head_kit import small_options
 from labelwise import heads
 from labelwise.heads.base import Recorder
 from labelwise.heads.folding import AbsorbedAttention, cheapest_reading
@@ -22,8 +23,13 @@ CHANNELS, LABELS = 24, 13
 WORDS = torch.randn(LABELS, 10, generator=torch.Generator().manual_seed(0))
 TOLERANCE = {"atol": 1e-4, "rtol": 0}
 
+
+def tensors_of(name: str) -> dict[str, Any]:
+    return {key: value for key, value in small_options(name).items() if isinstance(value, Tensor)}
+
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in heads.list_heads() if name not in ("conse", "fast0tag")},
+    **{name: (name, tensors_of(name)) for name in heads.list_heads()},
     "few queries": ("ml-decoder", {"dim": 64, "groups": 3}),
     "few queries, in order": ("ml-decoder", {"dim": 64, "groups": 4, "group_seed": None}),
     "deep": ("ml-decoder", {"dim": 64, "groups": 2, "decoder_layers": 3}),
@@ -44,8 +50,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "word_vectors": WORDS,
         },
     ),
-    "conse": ("conse", {"word_vectors": WORDS}),
-    "fast0tag": ("fast0tag", {"word_vectors": WORDS}),
 }
 
 

@@ -12,16 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
+from tests.heads.head_kit import small_options
 
 LABELS = ["cat", "dog", "sofa", "téléphone"]
-SMALL = {"dim": 16, "attention_heads": 2}
 
 
 def small_model(head: str = "hsq", **options: Any) -> lw.LabelModel:
-    if head in ("conse", "fast0tag"):
-        options = {"word_vectors": torch.ones(len(LABELS), 6).cumsum(0), **options}
-    elif head not in ("gap", "csra"):
-        options = {**SMALL, **options}
+    options = {**small_options(head, len(LABELS)), **options}
     return lw.create_model("test_resnet", head, LABELS, weights="none", size=64, **options).eval()
 
 

@@ -13,7 +13,8 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data import open_data
 from labelwise.data.sample import make_sample
 from labelwise.training import load_recipe
-from labelwise.training.grouping import balanced_groups, cooccurrence_vectors
+from labelwise.training.grouping import balanced_groups
+from labelwise.training.statistics import cooccurrence_vectors
 from labelwise.training.train import train
 
 

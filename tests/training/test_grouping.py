@@ -9,7 +9,8 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.table import LabelTable
-from labelwise.training.grouping import balanced_groups, cooccurrence_vectors, group_labels
+from labelwise.training.grouping import balanced_groups, group_labels
+from labelwise.training.statistics import cooccurrence, cooccurrence_vectors
 
 
 def parts(slots: Tensor, size: int) -> set[frozenset[int]]:
@@ -53,6 +54,20 @@ def table_of(targets: np.ndarray) -> LabelTable:
     return LabelTable.from_dense(
         [f"{i}.jpg" for i in range(len(targets))], targets, [f"{i}" for i in range(targets.shape[1])]
     )
+
+
+@pytest.mark.parametrize("fill", [0, -1])
+def test_cooccurrence_counts_known_entries_alone(fill: int) -> None:
+    """Image by image, pair by pair; some labels never occur, some pairs are never known."""
+    random = np.random.default_rng(1)
+    targets = random.choice([1, 0, -1], (50, 7), p=[0.3, 0.3, 0.4])
+    targets[:, 3] = random.choice([0, -1], 50)
+    rows = [{label: int(value) for label, value in enumerate(row) if value != fill} for row in targets]
+    table = LabelTable.from_rows([f"{i}.jpg" for i in range(50)], rows, list("abcdefg"), fill=fill)
+    found = cooccurrence(table)
+    for i, j in np.ndindex(7, 7):
+        told = [row[j] for row in targets.tolist() if row[i] == 1 and row[j] != -1]
+        assert found[i, j] == pytest.approx(told.count(1) / len(told) if told else 0)
 
 
 def test_products_are_the_shares_of_common_images() -> None:

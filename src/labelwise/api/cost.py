@@ -19,6 +19,7 @@ from labelwise.heads.registry import preset, with_options
 from labelwise.runtime.exported import is_hub_id
 from labelwise.runtime.folder import find_folder
 from labelwise.training.run import Run, short_names
+from labelwise.words.config import USUAL_DIM
 
 if TYPE_CHECKING:
     from labelwise.analysis.speed import Benchmark
@@ -103,7 +104,7 @@ def complexity(
         backbone: Name of the timm backbone.
         size: Side of the square input in pixels. Default: the model's own.
         labels: Number of labels.
-        **head_options: Options of the head, e.g. `shared_experts=4`.
+        **head_options: Options of the head, e.g. `shared_experts=4`. Heads on words: `word_dim`, 300 by default.
 
     Example:
         >>> import labelwise as lw
@@ -112,7 +113,9 @@ def complexity(
         (64, 2565)
     """
     if model is None:
-        with_options(preset(head), head_options, f"head {head!r}")  # a mistake is told before PyTorch is loaded
+        config = with_options(preset(head), head_options, f"head {head!r}")  # a mistake is told before PyTorch loads
+        if config.takes_words:
+            head_options = {"word_dim": USUAL_DIM, **head_options}
     with torch_needed():
         from labelwise.model.complexity import measure_complexity
         from labelwise.model.model import create_model

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
+    from labelwise.heads.add_gcn import AddGcnHead
     from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+    from labelwise.heads.cma import CmaHead
     from labelwise.heads.config import HeadConfig
     from labelwise.heads.conse import ConseHead
     from labelwise.heads.csra import CsraHead
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from labelwise.heads.fast0tag import Fast0TagHead
     from labelwise.heads.folding import optimize
     from labelwise.heads.gap import GapHead
+    from labelwise.heads.graphs import checked_cooccurrence
+    from labelwise.heads.kssnet import KssnetHead
+    from labelwise.heads.ml_gcn import MlGcnHead
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
@@ -29,10 +34,14 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.ssgrl import SsgrlHead
+    from labelwise.heads.tdrg import TdrgHead
     from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
+    "AddGcnHead",
     "AnyHeadConfig",
+    "CmaHead",
     "ConseHead",
     "CsraHead",
     "Fast0TagHead",
@@ -41,9 +50,14 @@ __all__ = [
     "Head",
     "HeadConfig",
     "HeadDetails",
+    "KssnetHead",
+    "MlGcnHead",
     "QueryHead",
+    "SsgrlHead",
+    "TdrgHead",
     "as_tokens",
     "build",
+    "checked_cooccurrence",
     "checked_words",
     "create",
     "list_heads",

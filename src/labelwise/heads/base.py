@@ -60,7 +60,9 @@ class Head(nn.Module):
     A head of your own is a subclass with `__init__` and `forward`, registered with its config by `register_head`.
     `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, and
     `fold_constants` if a part of the work does not depend on the image. If the config says `takes_words`, `__init__`
-    also gets `word_vectors` and keeps them as a buffer (`checked_words`).
+    also gets `word_vectors` and keeps them as a buffer (`checked_words`); if it says `takes_cooccurrence`, it gets
+    `cooccurrence` and keeps the graph that it makes of them as a buffer (`heads/graphs.py`). Buffers are saved, so a
+    loaded model needs neither a source of words nor a table.
 
     Args:
         config: The head's options.
@@ -171,6 +173,12 @@ def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | No
     raise LabelwiseError(
         f"this head takes a map [B, {in_features}, H, W] or tokens [B, T, {in_features}], not {list(x.shape)}"
     )
+
+
+def on_grid(weights: Tensor, x: Tensor) -> Tensor:
+    """Weights of tokens [..., T] as maps [..., H, W] of the input `x`; tokens [B, T, C] are a single row."""
+    maps: Tensor = weights.unflatten(-1, (x.shape[2], x.shape[3]) if x.dim() == 4 else (1, x.shape[1]))
+    return maps
 
 
 def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:

@@ -59,9 +59,16 @@ class HeadConfig(Config):
         return False
 
     @property
+    def takes_cooccurrence(self) -> bool:
+        """Whether the head is built from how often labels occur together, its argument `cooccurrence`."""
+        return False
+
+    @property
     def bound_options(self) -> dict[str, str]:
         """The settings that tie the head to the labels it was trained on, each with the value that does not."""
-        return {} if self.takes_words else {"head": "ml-decoder", "head.queries": "words", "head.classifier": "shared"}
+        if self.takes_words and not self.takes_cooccurrence:  # new labels have no statistics
+            return {}
+        return {"head": "ml-decoder", "head.queries": "words", "head.classifier": "shared"}
 
     @property
     def takes_new_labels(self) -> bool:

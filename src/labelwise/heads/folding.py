@@ -94,7 +94,8 @@ def optimize(head: Head, tokens: int = 49) -> Head:
     """A faster copy for inference that gives the same logits and details; the head itself does not change.
 
     The first decoder layer's queries are normalized and projected, word vectors become queries and classifier weights,
-    key and value projections are absorbed if that is cheaper, dropout and HSQ's unread shared stream are removed.
+    key and value projections are absorbed if that is cheaper, dropout and HSQ's unread shared stream are removed. Graph
+    layers on the labels become what they compute: ML-GCN's whole graph network is one [N, C] classifier.
 
     Args:
         head: Any head; its class says what can be precomputed (`Head.fold_constants`).
@@ -158,7 +159,7 @@ def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts
     for part in experts.modules():
         if isinstance(part, QueryMadeLinear):
             for name in ("scale", "shift"):
-                part.set_submodule(name, _Known(part.get_submodule(name)(queries)))
+                part.set_submodule(name, Known(part.get_submodule(name)(queries)))
     for number, layer in enumerate(layers):
         assert isinstance(layer, DecoderLayer)
         # After the first layer the queries depend on the image.
@@ -169,14 +170,14 @@ def fix_queries(queries: Tensor, layers: nn.ModuleList, query_role: str, experts
             layers[number] = ReadingLayer(layer, reading, fixed)
 
 
-class _Known(nn.Module):
-    """A layer whose input never changes: only its output is kept."""
+class Known(nn.Module):
+    """A layer whose inputs never change: only its output is kept."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = nn.Parameter(output, requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor | None) -> Tensor:
         return self.output
 
 

@@ -160,11 +160,14 @@ def build(
     labels: int,
     word_vectors: Tensor | None = None,
     label_slot: Tensor | None = None,
+    cooccurrence: Tensor | None = None,
 ) -> Head:
     """The head that a config describes; `create` says what the arguments are."""
     if labels < 1:
         raise LabelwiseError(f"a head needs at least one label, not {labels}")
     inputs: dict[str, Tensor | None] = {"word_vectors": word_vectors} if config.takes_words else {}
+    if config.takes_cooccurrence:
+        inputs["cooccurrence"] = cooccurrence
     if label_slot is not None:
         if not config.has_queries:
             raise LabelwiseError("label_slot is for heads with queries; use another head", options={"head": "hsq"})
@@ -183,6 +186,7 @@ def create(
     labels: int | Sequence[str],
     word_vectors: Tensor | None = None,
     label_slot: Tensor | None = None,
+    cooccurrence: Tensor | None = None,
     **options: Any,
 ) -> Head:
     """A head by name: a plain `nn.Module` from a map [B, C, H, W] or tokens [B, T, C] to logits [B, N].
@@ -193,6 +197,9 @@ def create(
         labels: The labels' number N, or their names.
         word_vectors: [N, length], for heads on words.
         label_slot: [N], which labels share a query: slot s belongs to group s // g. Default: at random.
+        cooccurrence: [N, N], for heads on a graph of the labels: the share of label i's images that also have label j,
+            as `labelwise.training.cooccurrence` counts it. Default: zeros, a graph without edges, until a state dict
+            fills it.
         **options: Changes to the preset; `labelwise heads NAME` lists all options.
 
     >>> head = create("ml-decoder", in_features=64, labels=300, dim=32, groups=20)
@@ -203,4 +210,4 @@ def create(
         options = {**options, "word_dim": word_vectors.shape[-1]}  # a recipe may name another length
     number = labels if isinstance(labels, int) else len(labels)
     config = with_options(preset(name), options, f"head {name!r}")
-    return build(config, in_features, number, word_vectors, label_slot)
+    return build(config, in_features, number, word_vectors, label_slot, cooccurrence)

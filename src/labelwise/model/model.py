@@ -33,6 +33,7 @@ class LabelModel(Network, ModelHubMixin):
         backbone: Built from the config by default, with random weights.
         word_vectors: [N, d_w], for a head with word queries.
         label_slot: [N], for a head whose labels share queries: the place of each label.
+        cooccurrence: [N, N], for a head on a graph of the labels.
         head: Built from the config by default.
     """
 
@@ -43,14 +44,14 @@ class LabelModel(Network, ModelHubMixin):
         backbone: Backbone | None = None,
         word_vectors: Tensor | None = None,
         label_slot: Tensor | None = None,
+        cooccurrence: Tensor | None = None,
         head: heads.Head | None = None,
     ) -> None:
         backbone = backbone or Backbone(config.backbone)
-        super().__init__(
-            config,
-            backbone,
-            head or heads.build(config.head, backbone.channels, len(config.labels), word_vectors, label_slot),
-        )
+        if head is None:
+            tensors = word_vectors, label_slot, cooccurrence
+            head = heads.build(config.head, backbone.channels, len(config.labels), *tensors)
+        super().__init__(config, backbone, head)
 
     def optimize(self, *, compile: bool = False) -> OptimizedModel:
         """A faster copy for inference, with the same logits to 1e-4.
@@ -175,6 +176,7 @@ def create_model(
     words: WordsConfig | str | None = None,
     word_vectors: Tensor | None = None,
     label_slot: Tensor | None = None,
+    cooccurrence: Tensor | None = None,
     **head_options: Any,
 ) -> LabelModel:
     """Create a model: any head on any timm backbone.
@@ -192,6 +194,8 @@ def create_model(
         words: Source of the labels' word vectors, for heads with word queries (docs/guides/zero-shot.md).
         word_vectors: The vectors themselves, [N, d_w].
         label_slot: [N], which labels share a query.
+        cooccurrence: [N, N], the share of label i's images that also have label j (`training.cooccurrence`), for heads
+            on a graph of the labels.
         head_options: Options of the head, see `labelwise heads NAME`.
 
     Example:
@@ -223,4 +227,6 @@ def create_model(
         "words": words,
     }
     config = ModelConfig.parse(values, "model")
-    return LabelModel(config, backbone=built, word_vectors=word_vectors, label_slot=label_slot)
+    return LabelModel(
+        config, backbone=built, word_vectors=word_vectors, label_slot=label_slot, cooccurrence=cooccurrence
+    )

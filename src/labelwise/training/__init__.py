@@ -7,7 +7,8 @@ from labelwise.core.lazy import lazy_imports
 if TYPE_CHECKING:
     from labelwise.training.recipe import Recipe, load_recipe, save_recipe
     from labelwise.training.run import Run, open_runs
+    from labelwise.training.statistics import cooccurrence
 
-__all__ = ["Recipe", "Run", "load_recipe", "open_runs", "save_recipe"]
+__all__ = ["Recipe", "Run", "cooccurrence", "load_recipe", "open_runs", "save_recipe"]
 
 __getattr__ = lazy_imports(__name__, __file__)

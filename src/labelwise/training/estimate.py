@@ -23,11 +23,11 @@ from labelwise.training.recipe import Recipe
 from labelwise.training.setup import build_model
 from labelwise.training.step_cost import StepCost, count_step
 from labelwise.training.tables import open_tables
+from labelwise.words.config import USUAL_DIM
 
 GIB = 2**30
 CUDA_ITSELF = GIB  # its context and libraries, and what the allocator cannot use: about this much
 UTILISATION = 0.3  # of the peak: what well-fed convolutional networks reach; transformers reach more
-_WORD_DIM = 300  # of GloVe, if a recipe does not say
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def hollow_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
     settings = recipe.model.model_copy(update={"weights": "none", "start": None})
     head = with_options(preset(settings.head), settings.options, f"head {settings.head!r}")
     with torch.device("meta"):
-        words = torch.empty(len(labels), settings.options.get("word_dim") or _WORD_DIM) if head.takes_words else None
+        words = torch.empty(len(labels), settings.options.get("word_dim") or USUAL_DIM) if head.takes_words else None
         model = build_model(recipe.model_copy(update={"model": settings}), labels, word_vectors=words)
     if recipe.model.freeze == "backbone":
         model.backbone.requires_grad_(False).eval()

@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.table import PRESENT, LabelTable
+from labelwise.data.table import LabelTable
+from labelwise.training.statistics import cooccurrence_vectors
 
 Grouping = Literal["random", "words", "co-occurrence"]
 
-_DIMENSIONS = 64  # of the vectors that stand for co-occurrence
 _ITERATIONS = 8
-_IMAGES_AT_ONCE = 65_536
 
 
 def group_labels(
@@ -102,37 +101,3 @@ def _settled(rows: Tensor, group: Tensor) -> Tensor:
         chosen[row] = choice
         free[choice] -= 1
     return torch.from_numpy(chosen)
-
-
-def cooccurrence_vectors(table: LabelTable, dimensions: int = _DIMENSIONS) -> Tensor:
-    """Vectors [N, d] whose products approximate how often two labels occur together, n_ij / sqrt(n_i n_j).
-
-    They are the leading eigenvectors of that [N, N] matrix, found by subspace iteration on the sparse table; the matrix
-    itself is never built.
-
-    >>> names = [["cat", "sofa"], ["cat", "sofa"], ["car", "road"], ["car"]]
-    >>> vectors = cooccurrence_vectors(LabelTable.from_lists(["a", "b", "c", "d"], names))
-    >>> [round(abs(product), 4) for product in (vectors @ vectors[0]).tolist()]  # of car with car, cat, road, sofa
-    [1.0, 0.0, 0.7071, 0.0]
-    """
-    present = torch.from_numpy(table.values == PRESENT)
-    columns = torch.from_numpy(table.columns).long()[present]
-    images = torch.from_numpy(np.repeat(np.arange(len(table)), np.diff(table.indptr)))[present]  # rising
-    scale = torch.from_numpy(table.positives_per_label()).clamp(min=1).float().rsqrt()[:, None]  # [N, 1]
-
-    def together(vectors: Tensor) -> Tensor:  # [N, d] -> the matrix times [N, d]
-        scaled, result = vectors * scale, torch.zeros_like(vectors)
-        for start in range(0, len(table), _IMAGES_AT_ONCE):
-            first, last = torch.searchsorted(images, torch.tensor([start, start + _IMAGES_AT_ONCE])).tolist()
-            labels, rows = columns[first:last], images[first:last] - start
-            by_image = torch.zeros(_IMAGES_AT_ONCE, vectors.shape[1]).index_add_(0, rows, scaled[labels])
-            result.index_add_(0, labels, by_image[rows])
-        return result * scale
-
-    start = torch.randn(len(table.labels), dimensions, generator=torch.Generator().manual_seed(0))
-    basis = torch.linalg.qr(start).Q  # [N, d]
-    for _ in range(_ITERATIONS):
-        basis = torch.linalg.qr(together(basis)).Q
-    strengths, turned = torch.linalg.eigh(basis.T @ together(basis))  # the matrix within the basis
-    vectors: Tensor = basis @ turned * strengths.clamp(min=0).sqrt()
-    return vectors

@@ -19,13 +19,14 @@ from labelwise.model.model import LabelModel, create_model, load_model
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
 from labelwise.training.grouping import group_labels
 from labelwise.training.recipe import Recipe
+from labelwise.training.statistics import cooccurrence
 from labelwise.words import open_words
 
 
 def build_model(
     recipe: Recipe,
     labels: tuple[str, ...],
-    label_slot: Tensor | None = None,
+    table: LabelTable | None = None,  # of the training images: statistics of the labels come from it
     *,
     word_vectors: Tensor | None = None,  # [N, d_w]; default: from the recipe's word source
 ) -> LabelModel:
@@ -42,7 +43,8 @@ def build_model(
         task=wanted.task,
         words=wanted.words if head.takes_words else None,  # they may be there for the grouping alone
         word_vectors=word_vectors,
-        label_slot=label_slot,
+        label_slot=None if table is None else grouped_labels(recipe, table),
+        cooccurrence=None if table is None or not head.takes_cooccurrence else cooccurrence(table),
         **wanted.options,
     )
     own = model.config.preprocessing.model_dump() | {"resize": wanted.resize, "crop_ratio": wanted.crop_ratio}

@@ -27,7 +27,7 @@ from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
 from labelwise.training.run import Run, run_folder
-from labelwise.training.setup import build_model, feature_batches, grouped_labels, image_batches, take_weights
+from labelwise.training.setup import build_model, feature_batches, image_batches, take_weights
 from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables, splits_to_refit
 
 
@@ -88,7 +88,7 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
                 f"{table.source}: {counted(len(table), 'image')} for {fabric.world_size} processes; use fewer of them"
             )
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, train_table.labels, grouped_labels(recipe, train_table))
+    model = build_model(recipe, train_table.labels, train_table)
     frozen = recipe.model.freeze == "backbone"
     # Without a frozen backbone, the checkpoint of a resumed run holds the whole model, so the start is not needed.
     if recipe.model.start is not None and (frozen or not (resume and last_checkpoint(folder).exists())):

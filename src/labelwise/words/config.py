@@ -11,6 +11,8 @@ from labelwise.core.config import Config, may_read_files
 from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.core.yaml_files import read_yaml
 
+USUAL_DIM = 300  # of GloVe: to count with, where nothing says how long the vectors will be
+
 
 class WordsConfig(Config):
     """Where word vectors come from. A plain string stands for its source (`words: glove.txt` in a recipe).

@@ -1,0 +1,83 @@
+"""CMA, of MS-CMA (You et al., AAAI 2020): label embeddings of a graph attend to the map by cosine."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words, on_grid
+from labelwise.heads.builtin import CmaConfig
+from labelwise.heads.graphs import LabelClassifier, as_attention, checked_cooccurrence, without_self
+from labelwise.heads.layers import mlp
+from labelwise.heads.registry import register_head
+
+
+@register_head(CmaConfig)
+class CmaHead(Head):
+    """Cross-modality attention: a label looks where the projected features point into its embedding's direction.
+
+    The embeddings come from adjacency-based similarity graph embedding (ASGE): a small network on the word vectors,
+    trained when the head is made until cosines of labels are their co-occurrence. They do not change after that.
+
+    What differs from the paper: one scale, where MS-CMA averages the answers of two stages of the backbone; and one
+    hidden layer in the projection. The widths are ours.
+    """
+
+    label_embeddings: Tensor  # [N, E], of length 1
+
+    def __init__(
+        self,
+        config: CmaConfig,
+        in_features: int,
+        labels: int,
+        word_vectors: Tensor | None = None,
+        cooccurrence: Tensor | None = None,
+    ) -> None:
+        super().__init__(config, in_features, labels)
+        words, together = (
+            checked_words(word_vectors, labels, config.word_dim),
+            checked_cooccurrence(cooccurrence, labels),
+        )
+        self.register_buffer("word_vectors", words)
+        told = word_vectors is not None and cooccurrence is not None  # else a state dict will fill them
+        embeddings = similarity_embeddings(words, together, config) if told else words.new_zeros(labels, config.dim)
+        self.register_buffer("label_embeddings", embeddings)
+        self.project = mlp(in_features, in_features // 2, config.dim)  # the cross-modality transformer, 1 x 1
+        self.classifier = LabelClassifier(labels, in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(x)[0]
+
+    def details(self, x: Tensor) -> HeadDetails:
+        logits, attention = self._run(x)
+        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(attention, x)[:, None],))
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
+        projected = F.normalize(self.project(tokens), dim=2)  # [B, T, E]
+        cosines = F.linear(projected, self.label_embeddings).transpose(1, 2)  # [B, N, T]
+        attention = as_attention(F.relu(cosines))
+        return self.classifier(attention @ tokens), attention
+
+    def fold_constants(self, tokens: int) -> None:
+        self.word_vectors = None
+
+
+def similarity_embeddings(words: Tensor, cooccurrence: Tensor, config: CmaConfig) -> Tensor:
+    """ASGE: minimizes the sum of sigma_ij (cos(e_i, e_j) - A_ij)^2, where sigma spares pairs that are rare and apart.
+
+    A is symmetric, as cosines are: the mean of P(j | i) and P(i | j).
+    """
+    target = (cooccurrence + cooccurrence.T) / 2
+    network = mlp(words.shape[1], config.dim, config.dim)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(config.steps):
+        embeddings = F.normalize(network(words), dim=1)
+        cosines = embeddings @ embeddings.T
+        spared = (target < config.relaxation) & (cosines < config.relaxation)
+        loss = without_self((cosines - target).square() * ~spared).sum() / len(words)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return F.normalize(network(words), dim=1).detach()
