@@ -51,8 +51,8 @@ NAMES = {
     "ml-decoder-k5": "ML-Decoder with 5 queries",
     "ml-decoder-learnable": "ML-Decoder with learnable queries",
     "ml-decoder-words": "ML-Decoder with word queries",
-    "hsq-8-epochs": "HSQ after 8 epochs",
-    "q2l-8-epochs": "Query2Label after 8 epochs",
+    "hsq-4-epochs": "HSQ after 4 epochs",
+    "q2l-4-epochs": "Query2Label after 4 epochs",
 }
 
 
@@ -178,7 +178,7 @@ def heads_answer() -> str:
 
 def between_answer() -> str:
     pairs = [("hsq", "ml-decoder-k80"), ("q2l", "ml-decoder-k80"), ("hsq", "gap"), ("q2l", "gap"), ("csra", "gap")]
-    return sentences([*pairs, ("hsq-8-epochs", "hsq"), ("q2l-8-epochs", "q2l"), ("hsq-8-epochs", "q2l-8-epochs")])
+    return sentences([*pairs, ("hsq", "hsq-4-epochs"), ("q2l", "q2l-4-epochs"), ("hsq-4-epochs", "q2l-4-epochs")])
 
 
 def state() -> str:
