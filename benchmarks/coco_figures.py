@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 
 from study_figure import DOCS, NAMES, draw_study, runs_by_row
 
@@ -20,7 +19,7 @@ RELATED = (("cow", "horse"), ("bicycle", "motorcycle"), ("dining table", "train"
 
 def main() -> None:
     found = runs_by_row("coco-study", NAMES)
-    draw_study(found, "coco-study")
+    draw_study(found, "coco-study", to_the_left=("hsq", "q2l", "hsq-linear"))
     draw_related(found)
     pairs = DOCS / "results" / "coco-pairs.json"
     if pairs.exists() and (results := json.loads(pairs.read_text(encoding="utf-8")))["heads"]:
@@ -28,25 +27,20 @@ def main() -> None:
 
 
 def draw_related(found: dict[str, list[dict[str, Any]]]) -> None:
-    """The AP of two labels in every run, and the mean gap between them."""
-    figure, panels = plt.subplots(1, len(RELATED), figsize=(11, 4), layout="constrained")
-    for axes, (first, second) in zip(panels, RELATED, strict=True):
-        for name, runs in found.items():
-            first_scores, second_scores = ([run["AP"][label] for run in runs] for label in (first, second))
-            gap = mean(abs(a - b) for a, b in zip(first_scores, second_scores, strict=True))
-            axes.plot(first_scores, second_scores, "o", alpha=0.8, label=f"{NAMES[name]}: gap {gap:.1f}")
-        draw_equal_line(axes)
-        axes.set(xlabel=f"AP of {first}", ylabel=f"AP of {second}")
-        axes.legend(fontsize=6)
-        axes.grid(alpha=0.3)
+    """The AP of two labels in every run, and below it the mean gap between them."""
+    figure, panels = plt.subplots(2, len(RELATED), figsize=(11, 6), layout="constrained", height_ratios=(3, 2))
+    for column, (first, second) in enumerate(RELATED):
+        runs_axes, gap_axes = panels[:, column]
+        for place, runs in enumerate(found.values()):
+            scores = [[run["AP"][label] for run in runs] for label in (first, second)]
+            runs_axes.plot(*scores, "o", alpha=0.8, color=f"C{place}")
+            gap_axes.barh(place, mean(abs(a - b) for a, b in zip(*scores, strict=True)), color=f"C{place}")
+        runs_axes.set(xlabel=f"AP of {first}", ylabel=f"AP of {second}")
+        runs_axes.grid(alpha=0.3)
+        gap_axes.set_yticks(range(len(found)), [NAMES[name] for name in found] if column == 0 else [""] * len(found))
+        gap_axes.invert_yaxis()
+        gap_axes.set_xlabel("difference of the two, mean over seeds")
     figure.savefig(DOCS / "images" / "coco-related-labels.png", dpi=110)
-
-
-def draw_equal_line(axes: Axes) -> None:
-    """Where both labels have the same AP, if that is in the picture; the view stays as it is."""
-    view = axes.get_xlim(), axes.get_ylim()
-    axes.plot([0, 100], [0, 100], "--", color="gray", linewidth=1)
-    axes.set(xlim=view[0], ylim=view[1])
 
 
 def draw_gains(results: dict[str, Any]) -> None:

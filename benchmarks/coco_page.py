@@ -46,16 +46,13 @@ NAMES = {
     "hsq-baseline": "HSQ's transformer without experts",
     "q2l-hybrid": "Query2Label with HSQ's experts",
     "transformer-decoder": "the transformer decoder",
-    "ml-decoder-k80": "ML-Decoder with 80 queries",
+    "ml-decoder-k80": "ML-Decoder with 80 random queries",
     "ml-decoder-k20": "ML-Decoder with 20 queries",
     "ml-decoder-k5": "ML-Decoder with 5 queries",
-    "ml-decoder-learnable": "learnable queries",
-    "ml-decoder-words": "word queries",
-    "hsq-independent": "the independent start",
-    "hsq-s0-independent": "the independent start",
-    "hsq-linear-independent": "the independent start",
-    "hsq-8-epochs": "HSQ after 8 epochs",
-    "q2l-8-epochs": "Query2Label after 8 epochs",
+    "ml-decoder-learnable": "ML-Decoder with learnable queries",
+    "ml-decoder-words": "ML-Decoder with word queries",
+    "hsq-4-epochs": "HSQ after 4 epochs",
+    "q2l-4-epochs": "Query2Label after 4 epochs",
 }
 
 
@@ -181,7 +178,7 @@ def heads_answer() -> str:
 
 def between_answer() -> str:
     pairs = [("hsq", "ml-decoder-k80"), ("q2l", "ml-decoder-k80"), ("hsq", "gap"), ("q2l", "gap"), ("csra", "gap")]
-    return sentences([*pairs, ("hsq-8-epochs", "hsq"), ("q2l-8-epochs", "q2l"), ("hsq-8-epochs", "q2l-8-epochs")])
+    return sentences([*pairs, ("hsq", "hsq-4-epochs"), ("q2l", "q2l-4-epochs"), ("hsq-4-epochs", "q2l-4-epochs")])
 
 
 def state() -> str:

@@ -6,7 +6,7 @@ python benchmarks/study_figure.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -42,10 +42,11 @@ def runs_by_row(results: str, names: Iterable[str]) -> dict[str, list[dict[str, 
     return {name: same for name, same in found.items() if same}
 
 
-def draw_study(found: dict[str, list[dict[str, Any]]], image: str) -> None:
+def draw_study(found: dict[str, list[dict[str, Any]]], image: str, to_the_left: Collection[str] = TO_THE_LEFT) -> None:
+    """A panel of all runs, and one of their means against the cost, where some names stand to the left of their dot."""
     figure, (by_head, by_cost) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     draw_heads(by_head, found)
-    draw_costs(by_cost, found)
+    draw_costs(by_cost, found, to_the_left)
     figure.savefig(DOCS / "images" / f"{image}.png", dpi=110)
 
 
@@ -61,11 +62,11 @@ def draw_heads(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
     axes.grid(axis="x", alpha=0.3)
 
 
-def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
+def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]], to_the_left: Collection[str]) -> None:
     for name, same in found.items():
         score, cost = mean(run["mAP"] for run in same), same[0]["head_macs"] / 1e6
         axes.plot(cost, score, "o", color="tab:blue")
-        right = name not in TO_THE_LEFT
+        right = name not in to_the_left
         axes.annotate(
             NAMES[name],
             (cost, score),

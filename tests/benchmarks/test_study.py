@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import sys
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwise.data.sample import make_sample
 from labelwise.evaluation import bootstrap_draws
 from labelwise.metrics import average_precision
 
@@ -87,6 +90,33 @@ def test_difference_is_that_of_the_seeds_that_both_rows_have(
     assert found["difference"] == pytest.approx(np.mean(gaps))
     assert found["interval"][0] > 0
     assert [row["difference"] for row in found["labels"]] == pytest.approx(np.mean(gaps, axis=0))
+
+
+def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = make_sample(tmp_path / "sample", images=60, size=32)
+    always = {"model.backbone": "test_resnet", "model.weights": "none", "model.size": 32, "model.freeze": "backbone"}
+    tiny = {
+        "always": always,
+        "stages": {"test": {"data.train": "train+val", "data.validation": None, "epochs": 1}},
+        "compare": [["csra", "gap"]],
+        "alone": ["gap"],
+        "rows": {head: {"set": {"model.head": head}} for head in ("gap", "csra")},
+    }
+    monkeypatch.setattr(study, "read_study", lambda name: tiny)
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
+    report = tmp_path / "study.json"
+    where = ["--out", str(tmp_path / "runs"), "--json", str(report)]
+    for stage in (["test", "--data", str(sample.source), "--seeds", "0"], ["compare"], ["alone"]):
+        monkeypatch.setattr(sys, "argv", ["study.py", "coco", *stage, *where])
+        study.main()
+    found = json.loads(report.read_text())
+    score = {row["row"]: row["mAP"] for row in found["summary"]}
+    (gap,) = found["differences"]
+    assert gap["difference"] == pytest.approx(score["csra"] - score["gap"])
+    assert gap["of_seeds"] == pytest.approx([gap["difference"]])
+    assert [row["label"] for row in gap["labels"]] == list(sample.labels)
+    (alone,) = found["alone"]
+    assert (alone["row"], alone["training_images"]) == ("gap", len(sample.select("train+val")))
 
 
 def test_photos_of_the_coco_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
