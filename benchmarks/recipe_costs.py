@@ -24,7 +24,9 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def paper_recipes() -> list[Path]:
-    return sorted(path for paper in ("asl", "hsq", "ml-decoder", "query2label") for path in (RECIPES / paper).iterdir())
+    return sorted(
+        path for paper in ("asl", "graphs", "hsq", "ml-decoder", "query2label") for path in (RECIPES / paper).iterdir()
+    )
 
 
 def costs(recipe: Path) -> Estimate:

@@ -24,7 +24,7 @@ from labelwise.training.setup import build_model
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(str(path.relative_to(ROOT / "recipes"))[: -len(".yaml")] for path in ROOT.glob("recipes/**/*.yaml"))
-PAPER = [name for name in NAMES if name.startswith(("hsq/", "ml-decoder/", "query2label/", "asl/"))]
+PAPER = [name for name in NAMES if name.startswith(("hsq/", "ml-decoder/", "query2label/", "asl/", "graphs/"))]
 
 # The dataset is the first word of a paper recipe's name.
 LABELS = {"coco": 80, "voc": 20, "open": 9600, "nus": 925, "imagenet": 1000}
@@ -79,6 +79,8 @@ EXPERIMENTS = {
     "asl/coco-tresnet-l-448": (86.6, "tresnet_l", 448, "gap", {}),
     "asl/coco-tresnet-l-22k-448": (88.4, "tresnet_v2_l", 448, "gap", {}),
     "asl/coco-resnet101-448": (85.0, "resnet101", 448, "gap", {}),
+    "graphs/coco-ml-gcn-448": (83.0, "resnet101", 448, "ml-gcn", {"edge_threshold": 0.4, "neighbour_weight": 0.2}),
+    "graphs/coco-add-gcn-576": (85.2, "resnet101", 576, "add-gcn", {"dim": 1024}),
 }
 MODERN = [
     f"modern/{name}-{how}" for name in ("dinov2", "dinov3", "siglip2", "convnextv2") for how in ("frozen", "fine-tuned")
@@ -189,6 +191,17 @@ def test_hsq_takes_what_the_paper_leaves_out_from_query2labels_code(name: str) -
     assert (augmentation.policy, augmentation.cutout, augmentation.flip) == ("randaugment-uniform", 0, 0)
     if recipe.model.head != "q2l":
         assert (recipe.model.options["expert_init"], recipe.model.options["layer_init"]) == ("independent", "xavier")
+
+
+def test_graphs_train_by_sgd_whose_rate_drops() -> None:
+    """ML-GCN's section 4.2 (every 40 of 100 epochs) and ADD-GCN's code (after 30 and 40 of 50)."""
+    for name, lr, epochs, drops in (("ml-gcn-448", 0.01, 100, (40, 80)), ("add-gcn-576", 0.05, 50, (30, 40))):
+        recipe = recipe_of(f"graphs/coco-{name}")
+        optimizer, schedule = recipe.optimizer, recipe.schedule
+        assert (optimizer.name, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == ("sgd", lr, 0.9, 1e-4)
+        assert optimizer.backbone_lr == pytest.approx(lr / 10)
+        assert (schedule.name, schedule.warmup, recipe.epochs, recipe.loss.name) == ("step", 0, epochs, "bce")
+        assert [round(share * epochs) for share in schedule.drops] == list(drops)
 
 
 BASELINES = ("conse", "fast0tag")

@@ -50,4 +50,4 @@ class AddGcnHead(Head):
         return (self.classifier(related) + activation.amax(dim=2)) / 2, masks
 
     def fold_constants(self, tokens: int) -> None:
-        self.nodes.mask_first = self.nodes.cheaper_masked_first(tokens, self.labels)
+        self.nodes.choose_order(tokens, self.labels)

@@ -80,10 +80,10 @@ class LabelNodes(nn.Module):
         summed = F.linear(masks @ tokens, self.project.weight)
         return summed + masks.sum(dim=2, keepdim=True) * self.project.bias
 
-    def cheaper_masked_first(self, tokens: int, labels: int) -> bool:
-        """By multiply-adds: project, then sum; or sum, then project."""
+    def choose_order(self, tokens: int, labels: int) -> None:
+        """The order with fewer multiply-adds: project, then sum; or sum, then project."""
         channels, dim = self.project.in_features, self.project.out_features
-        return labels * channels * (tokens + dim) < tokens * dim * (channels + labels)
+        self.mask_first = labels * channels * (tokens + dim) < tokens * dim * (channels + labels)
 
 
 class DynamicGraph(nn.Module):

@@ -73,4 +73,4 @@ class TdrgHead(Head):
         return torch.cat((fused, structural, semantic, highest.mean(dim=2))), masks  # [4 B, N]
 
     def fold_constants(self, tokens: int) -> None:
-        self.nodes.mask_first = self.nodes.cheaper_masked_first(tokens, self.labels)
+        self.nodes.choose_order(tokens, self.labels)

@@ -79,6 +79,9 @@ def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
     >>> recipe = ScheduleRecipe(name="cosine", warmup=0.25)
     >>> [round(rate_at(step, 8, recipe), 3) for step in range(8)]
     [0.5, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067, 0.0]
+    >>> steps = ScheduleRecipe(name="step", warmup=0, drops=(0.5, 0.75))
+    >>> [round(rate_at(step, 8, steps), 3) for step in range(8)]
+    [1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     """
     if steps == 1:  # the only step would have the final rate, often 0
         return 1.0
@@ -91,8 +94,8 @@ def rate_at(step: int, steps: int, recipe: ScheduleRecipe) -> float:
     rise = min(math.ceil(rise), steps - 1)  # the last step has the final rate, even of two
     if step < rise:
         return (step + 1) / rise
-    if recipe.name == "constant":
-        return 1.0
+    if recipe.name in ("constant", "step"):
+        return 0.1 ** sum(step >= share * steps for share in recipe.drops)
     return _cosine((step - rise + 1) / (steps - rise), 1.0, recipe.final)
 
 

@@ -161,20 +161,24 @@ class ScheduleRecipe(Config):
     Attributes:
         name: Shape of the schedule.
         warmup: Share of all steps in which the rate rises.
-        final: The last rate, as a share of the highest.
+        final: The last rate, as a share of the highest; not for `constant` and `step`.
+        drops: For `step`: after which shares of all steps the rate becomes a tenth.
         momentum: For `one-cycle`: the first beta (the momentum of `sgd`) at the lowest and at the highest rate, as
             torch's OneCycleLR has them; None keeps the optimizer's.
     """
 
-    name: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
+    name: Literal["one-cycle", "cosine", "constant", "step"] = "one-cycle"
     warmup: Fraction = 0.2
     final: float = Field(default=0.0, ge=0)
+    drops: tuple[Fraction, ...] = ()
     momentum: tuple[Fraction, Fraction] | None = None
 
     @model_validator(mode="after")
-    def _momentum_of_one_cycle(self) -> Self:
+    def _of_its_schedule(self) -> Self:
         if self.momentum is not None and self.name != "one-cycle":
             raise ValueError("momentum is for the one-cycle schedule; leave it out")
+        if bool(self.drops) != (self.name == "step"):
+            raise ValueError("the step schedule needs drops, e.g. [0.4, 0.8], and no other schedule has them")
         return self
 
 
