@@ -212,6 +212,7 @@ class Recipe(Config):
         strategy: How several processes share the work; `auto` is `ddp` if there are several.
         workers: Processes that load images, if the backbone is trained too; features are computed on all cores.
         checkpoint_minutes: Time between checkpoints within an epoch; each epoch also ends with one.
+        timeout_minutes: How long several processes wait for one that does not answer before they take it for lost.
         seed: Seed of everything random; the same seed gives the same weights.
     """
 
@@ -241,6 +242,7 @@ class Recipe(Config):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
     checkpoint_minutes: PositiveFloat = 10.0
+    timeout_minutes: PositiveFloat = 10.0
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     def with_enough_epochs(self, steps: int) -> Recipe:
@@ -359,8 +361,11 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     atomic_write(path, yaml_text(recipe.model_dump(mode="json")))
 
 
-def check(recipe: Recipe) -> None:
-    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded."""
+def check(recipe: Recipe, processes: int | None = None) -> None:
+    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded.
+
+    `processes`: how many share a batch; default: those of torchrun.
+    """
     model = recipe.model
     head = with_options(preset(model.head), model.options, f"head {model.head!r}")
     if head.takes_words and model.words is None:
@@ -385,7 +390,7 @@ def check(recipe: Recipe) -> None:
             "pair_mix joins two images into one with the labels of both, too many for a single-label model",
             options={"pair_mix": 0},
         )
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
 

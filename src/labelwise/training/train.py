@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
@@ -21,7 +21,7 @@ from labelwise.runtime.run_files import LOG, MODEL, RECIPE, SPLITS
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
-from labelwise.training.distributed import create_fabric
+from labelwise.training.distributed import create_fabric, gathered, lost_process_told
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
@@ -60,8 +60,13 @@ def train(
     if recipe.model.start is not None and not resume:
         check_start(recipe.model.start, folder)
     source = open_source(recipe) if source is None else source
-    fabric = create_fabric(recipe)
-    with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(lost_process_told())
+        fabric = create_fabric(recipe)
+        if fabric.is_global_zero:
+            # A host that was cut off may still hold the lock: its processes end when they have waited as long as ours.
+            patience = 30 * recipe.timeout_minutes if torch.distributed.is_torchelastic_launched() else 1.0
+            stack.enter_context(run_folder(folder, resume, overwrite, patience))
         fabric.barrier()
         display = Display(folder / LOG if fabric.is_global_zero else None)
         try:
@@ -118,8 +123,10 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
         display.say(f"{folder} is already finished")
         return
     model = with_best_weights(model, trainer, frozen)
+    outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
+    skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
     if fabric.is_global_zero:
-        model.config, unsure = finished_config(model, trainer, recipe, batches)
+        model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped))
         if unsure:
             display.say(
                 f"too few validation images to judge {counted(len(unsure), 'label')} ({shortened(unsure)}): add photos "
@@ -141,25 +148,37 @@ def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> Labe
 
 
 @torch.no_grad()
+def held_out_outputs(
+    module: nn.Module, recipe: Recipe, batches: Batches, fabric: Fabric
+) -> list[tuple[Tensor, Tensor]]:
+    """Logits and targets [B, N] of this process's share of the validation images, if thresholds are to be fitted."""
+    if recipe.data.validation is None or recipe.thresholds == "none":
+        return []
+    share = batches.validation(Share(fabric.global_rank, fabric.world_size))
+    return [(module(inputs.to(fabric.device)).cpu(), targets) for inputs, targets in share]
+
+
 def finished_config(
-    model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches
+    model: LabelModel,
+    trainer: Trainer,
+    recipe: Recipe,
+    outputs: list[tuple[Tensor, Tensor]],
+    skipped_images: int,
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data; and
-    the labels that this data cannot judge."""
+    the labels that this data cannot judge. `outputs`: of `held_out_outputs`, from all processes."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
         "data": recipe.data.source,
         "split": recipe.data.validation,
         **{key: best[key] for key in ("epoch", "accuracy_top1", "accuracy_top5", "mAP", "CF1", "OF1") if key in best},
-        "skipped_images": len(batches.bad_images),
+        "skipped_images": skipped_images,
     }
     config = model.config.model_copy(update={"results": results})
-    if recipe.data.validation is None or recipe.thresholds == "none":
+    if not outputs:
         return config, ()
-    module = model.head if recipe.model.freeze == "backbone" else model
-    device = trainer.fabric.device
-    logits, targets = zip(*((module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())), strict=True)
+    logits, targets = (torch.cat(parts).numpy() for parts in zip(*outputs, strict=True))
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
-    fit = fit_config(config, torch.cat(logits).numpy(), torch.cat(targets).numpy(), thresholds=rule, temperature=True)
+    fit = fit_config(config, logits, targets, thresholds=rule, temperature=True)
     return fit.config, fit.fallback_labels
