@@ -53,11 +53,14 @@ def test_ray_gives_the_bits_of_torchrun_whoever_is_killed(sample: Path, tmp_path
     command = [sys.executable, "-m", "labelwise", *train_words(sample, tmp_path / "ray", epochs=40)]
     process = subprocess.Popen([*command, "--runner", "ray", "--processes", "2"], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "ray" / "log.txt"
-    while not (log.exists() and "epoch   1" in log.read_text()):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        time.sleep(0.01)
-    kill(workers_of(process.pid, b"RayTrainWorker")[1])
-    _, said = process.communicate(timeout=300)
+    try:
+        while not (log.exists() and "epoch   1" in log.read_text()):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.01)
+        kill(workers_of(process.pid, b"RayTrainWorker")[1])
+        _, said = process.communicate(timeout=900)
+    finally:
+        process.kill()  # Ray ends with it
     assert process.returncode == 0, said
     assert "Traceback" not in said
     assert re.search(r"continuing after step \d+ of \d+, with 2 processes\n", said)

@@ -31,7 +31,7 @@ def ray_cluster(address: str | None, cores: int | None = None) -> Iterator[Any]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            with _without_api_server(ray._private.services):  # type: ignore[attr-defined]
+            with _without_api_server(ray._private.services):
                 ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)  # never a running cluster
         else:
             ray.init(address=address, **quiet)

@@ -311,8 +311,8 @@ class Trainer:
         seen = meter.total()  # None for a head without gates, and in a process without images
         parts = gathered(self.fabric, [] if seen is None else [(seen.cpu(), meter.images)])
         if parts:
-            weights = sum(total for total, _ in parts) / sum(images for _, images in parts)
-            write_gates(self.folder, epoch, weights.numpy())
+            total = torch.stack([total for total, _ in parts]).sum(dim=0)
+            write_gates(self.folder, epoch, (total / sum(images for _, images in parts)).numpy())
 
     def _stopped_early(self) -> bool:
         patience, progress = self.recipe.early_stop, self.progress
