@@ -4,7 +4,7 @@ A cold `python -m labelwise ...` spends seconds on imports; a forked one is ther
 its own, with its own arguments, folder, environment, files and exit status, and takes real signals. What a process
 reads once at import time is the server's, but for the settings of the network and the hub. Tests about start-up or
 imports take a cold process. For programs that start Python themselves, xdist and torchrun, `executable()` is a file to
-start instead.
+start instead. A process whose environment names a network namespace (`NETWORK`) runs there, and so do those it starts.
 
 `conftest.py` starts the server with the session. It imports nothing before its first order, has no threads when it
 forks, and ends with its standard input.
@@ -13,6 +13,7 @@ forks, and ends with its standard input.
 from __future__ import annotations
 
 import array
+import ctypes
 import gc
 import importlib
 import json
@@ -34,6 +35,7 @@ from typing import IO, Any, NoReturn
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ADDRESS = "LABELWISE_FORK_SERVER"  # the environment variable that tells xdist's workers where it listens
+NETWORK = "LABELWISE_TEST_NETWORK"  # the environment variable with the name of a namespace (`ip netns`)
 HEAVY = ("timm", "torchvision.transforms.v2", "lightning_fabric", "uvicorn")  # pyarrow and onnxruntime start threads
 
 
@@ -219,6 +221,9 @@ def behave(order: dict[str, Any], files: array.array[int]) -> NoReturn:
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(order["env"])
+        if NETWORK in os.environ:
+            with open(f"/run/netns/{os.environ[NETWORK]}") as network:
+                assert ctypes.CDLL(None).setns(network.fileno(), 0) == 0
         os.chdir(order["cwd"])
         kind, *sys.argv = order["arguments"]
         sys.path[0] = order["cwd"]

@@ -44,8 +44,8 @@ def contents(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(out.iterdir())}
 
 
-def workers_of(driver: int) -> list[int]:
-    """The processes of Ray's pool that were started by the process `driver`, read from /proc."""
+def workers_of(driver: int, kind: bytes = b"MapWorker") -> list[int]:
+    """Ray's processes of this kind that were started by the process `driver`, read from /proc."""
     parents, workers = dict[int, int](), list[int]()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
@@ -53,7 +53,7 @@ def workers_of(driver: int) -> list[int]:
         try:
             status = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(status[1])
-            if b"MapWorker" in (folder / "cmdline").read_bytes():
+            if kind in (folder / "cmdline").read_bytes():
                 workers.append(int(folder.name))
         except OSError:  # it ended while we looked
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -17,8 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import labelwise as lw
 from labelwise.core.errors import LabelwiseError
+from labelwise.data import open_data
 from labelwise.data.sample import make_sample
+from labelwise.model.model import load_model
 from labelwise.training import load_recipe
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.train import train
@@ -51,6 +55,10 @@ def finished(*processes: Process) -> None:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
+
+
+def results(run: Path) -> dict[str, Any]:
+    return load_model(run).config.results or {}
 
 
 def history(run: Path) -> list[dict[str, Any]]:
@@ -158,7 +166,7 @@ def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample
     two_processes("--out", str(tmp_path / "two"), "--resume")
     train(load_recipe(tmp_path / "two" / "recipe.yaml", {"strategy": "auto"}), tmp_path / "one")
     for alone, both in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
-        assert both["loss"] == pytest.approx(alone["loss"], abs=0.05)  # of the first process's images alone
+        assert both["loss"] == pytest.approx(alone["loss"], abs=1e-3)
         assert both["mAP"] == pytest.approx(alone["mAP"], abs=0.05)
         assert both["mAP_averaged"] == pytest.approx(alone["mAP_averaged"], abs=0.05)
         assert both["OF1"] == pytest.approx(alone["OF1"], abs=0.5)
@@ -168,3 +176,41 @@ def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample
             torch.testing.assert_close(averages[1][name], tensor, atol=1e-3, rtol=1e-2)
     for name, tensor in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, atol=1e-3, rtol=1e-2)
+    fitted = [load_model(tmp_path / run).config for run in ("one", "two")]  # on the validation images of both processes
+    assert fitted[1].temperature == pytest.approx(fitted[0].temperature, rel=0.01)
+    assert fitted[1].thresholds == pytest.approx(fitted[0].thresholds, abs=0.01)
+
+
+def test_skipped_images_are_counted_over_all_processes(tmp_path: Path) -> None:
+    """Each process meets only those of its share, and in every epoch a different one."""
+    make_sample(tmp_path / "sample", images=40, size=48)
+    table = open_data(tmp_path / "sample" / "labels.csv")
+    broken = [int(row) for split in ("train", "val") for row in table.rows(split)[:3]]
+    for row in broken:
+        Path(table.images[row]).write_bytes(b"not an image")
+    settings = ["--data", str(tmp_path / "sample" / "labels.csv"), *SETTINGS, "--on-bad-image", "skip", "--epochs", "2"]
+    two_processes(*settings, "--freeze", "none", "--out", str(tmp_path / "run"))
+    assert results(tmp_path / "run")["skipped_images"] == len(broken)
+
+
+def test_the_same_command_continues_what_is_unfinished_and_nothing_else(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scheduler gives it again after a host was lost."""
+    out, log = tmp_path / "run", tmp_path / "run" / "log.txt"
+    settings: dict[str, Any] = {"head": "gap", "backbone": "test_resnet", "weights": "none", "size": 32, "epochs": 2}
+    lw.train(sample, out=out, **settings)
+    with pytest.raises(LabelwiseError, match="already holds a run"):
+        lw.train(sample, out=out, **settings)
+    finished = weights(out)
+    shutil.rmtree(out / "model")
+    with pytest.raises(LabelwiseError, match="already holds a run"):
+        lw.train(sample, out=out, **settings | {"epochs": 3})
+    lw.train(sample, out=out, **settings)
+    assert re.search(r"continuing after step (\d+) of \1, with 1 process\n", log.read_text())
+    assert all(torch.equal(tensor, finished[name]) for name, tensor in weights(out).items())
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    lw.train(sample, out=out, **settings)  # restarted because a host was lost after the model was saved
+    assert "is already finished" in log.read_text()
+    with pytest.raises(LabelwiseError, match="would overwrite its own checkpoints"):
+        lw.train(sample, out=out, overwrite=True, **settings)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.api.inputs import require
 from labelwise.backbones.config import check_weights
@@ -22,7 +22,7 @@ from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
 from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe, run_recipe
-from labelwise.training.run import Run, check_folder
+from labelwise.training.run import Run, check_folder, continues, restarts
 from labelwise.training.tables import data_fingerprint, open_source
 
 if TYPE_CHECKING:
@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from labelwise.api.inputs import Data
     from labelwise.sweeps.execute import Outcome
 
-_NOT_SETTINGS = ("out", "recipe", "resume", "overwrite", "settings")  # arguments of `train` that no recipe has
+_NOT_SETTINGS = (
+    "out",
+    "recipe",
+    "resume",
+    "overwrite",
+    "runner",
+    "address",
+    "processes",
+    "settings",
+)  # arguments of `train` that no recipe has
 
 
 def train(
@@ -54,6 +63,9 @@ def train(
     on_bad_image: OnBadImage | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    runner: Literal["ray"] | None = None,
+    address: str | None = None,
+    processes: int | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on images with labels. Without a recipe: an HSQ head on a frozen, pretrained backbone.
@@ -80,8 +92,13 @@ def train(
         seed: Seed of everything random; the same seed gives the same weights.
         workers: Processes that load images, if the backbone is trained too.
         on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
-        resume: Continue the run in `out` exactly where it stopped; no other argument may be given.
+        resume: Continue the run in `out` exactly where it stopped; no other argument may be given. An unfinished run
+            is also continued if `train` is called again with the same arguments.
         overwrite: Replace the run in `out`; it is kept until the new one has a checkpoint.
+        runner: `ray`: in several processes through Ray Train, on this machine or on a cluster. Default: in this
+            process, or in those that torchrun starts.
+        address: The Ray cluster, e.g. `auto`. Default: Ray is started on this machine for this training alone.
+        processes: How many processes Ray starts. Default: one per GPU, or one per machine if there are none.
         **settings: Any other setting of the recipe: `mixup=0.2`, `optimizer={"weight_decay": 0.05}`, or with a dotted
             name, `**{"head.shared_experts": 4}`. Also options of the data's reader: `image_column="Id"`,
             `label_column`, `separator`, `root` and others.
@@ -102,13 +119,25 @@ def train(
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
         settle(Path(out))
         check_folder(Path(out), resume, overwrite)
+    if overwrite and (restarts() or runner):
+        raise LabelwiseError(
+            "a training that is restarted when a process is lost would overwrite its own checkpoints; delete the run "
+            "that is there, or choose another folder"
+        )
+    if runner is None and (address or processes):
+        raise LabelwiseError("an address and a number of processes are for Ray; say so", options={"runner": "ray"})
     chosen = run_recipe(Path(out)) if resume else load_recipe(recipe, changes)
+    resume = resume or (not overwrite and continues(Path(out), chosen))
     check(chosen)
     if chosen.model.start is None:
         check_weights(chosen.model.weights)
     check_folder(Path(out), resume, overwrite)
     source.write()
     table = open_source(chosen)
+    if runner is not None:
+        with torch_needed():
+            from labelwise.training.ray_runner import train_on_ray
+        return train_on_ray(chosen, Path(out), resume=resume, address=address, processes=processes)
     # PyTorch takes seconds to load: not before every mistake is told that can be told without it.
     with torch_needed():
         from labelwise.training.train import train as train_recipe

@@ -36,6 +36,9 @@ def train(
     set_: Settings = None,
     resume: Flag = False,
     overwrite: Flag = False,
+    runner: Literal["ray"] | None = None,
+    address: str | None = None,
+    processes: int | None = None,
     dry_run: Flag = False,
     images: int | None = None,
     labels: int | None = None,
@@ -63,9 +66,10 @@ def train(
     """
     given = locals()
     counted = {name: given[name] for name in ("images", "labels", "gpu", "gpus")}
-    others = ("data", "out", "recipe", "set_", "resume", "overwrite", "dry_run", *counted)
+    where = {name: given[name] for name in ("runner", "address", "processes")}
+    others = ("data", "out", "recipe", "set_", "resume", "overwrite", "dry_run", *where, *counted)
     settings = {name: value for name, value in given.items() if name not in others}
-    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite", *counted))
+    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite", *where, *counted))
     if dry_run:
         say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))
         return
@@ -75,7 +79,7 @@ def train(
         raise LabelwiseError("name a folder for the run", options={"out": "runs/first"})
     before = _written(out)
     try:
-        run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **settings)
+        run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **where, **settings)
     except KeyboardInterrupt:
         if resume or _written(out) != before:  # otherwise the folder holds what it held
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)

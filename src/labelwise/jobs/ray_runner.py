@@ -7,14 +7,14 @@ bytes, so the result is the same.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 from labelwise.core.errors import LabelwiseError, missing_extra
+from labelwise.core.ray_cluster import ray_cluster
 from labelwise.jobs.job import JobSettings
 from labelwise.jobs.parts import Part
 from labelwise.jobs.run import ModelFiles, PartResult, PartWorker, open_tagger
@@ -66,22 +66,15 @@ def ray_results(
     workers: int | None = None,
 ) -> Iterator[PartResult]:
     """Yield the results as they finish. Without an `address`, Ray runs on this machine only and ends with the job."""
-    # Ray reads these at import.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns about Ray Data's own processes
-    if address is None:
-        # On Linux, Ray listens on all interfaces, even with _node_ip_address="127.0.0.1"; this setting keeps it on the
-        # loopback address, as on other systems.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise missing_extra("ray", "ray") from None
-    with _connected(ray, address, workers):
+    with ray_cluster(address, workers) as ray:
+        try:
+            import ray.data
+        except ImportError:
+            raise missing_extra("ray", "ray") from None
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        cores = int(ray.cluster_resources().get("CPU", 1))
         attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts).remote()
         try:
             dataset = ray.data.from_items(
@@ -101,40 +94,3 @@ def ray_results(
                 f"the job on Ray stopped ({type(error).__name__}: {reason}); finished parts are kept, run the same "
                 "job again to continue"
             ) from error
-
-
-@contextmanager
-def _connected(ray: Any, address: str | None, workers: int | None) -> Iterator[None]:
-    if ray.is_initialized():  # by our caller
-        yield
-        return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address is None:
-            with _without_api_server(ray._private.services):
-                ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # never a running cluster
-        else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        if address is None:
-            raise LabelwiseError(f"Ray cannot start on this machine ({reason})") from None
-        raise LabelwiseError(
-            f"cannot connect to a Ray cluster at {address!r} ({reason}); start one with: ray start --head, and set the "
-            "same RAY_AUTH_TOKEN on both sides if it requires one"
-        ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _without_api_server(services: Any) -> Iterator[None]:
-    """Even without its page and with usage reports off, this process asks the hosts of three clouds where it runs. To
-    Ray this looks as if it could not be started, which it takes for granted."""
-    start, services.start_api_server = services.start_api_server, lambda *_, **__: (None, None)
-    try:
-        yield
-    finally:
-        services.start_api_server = start

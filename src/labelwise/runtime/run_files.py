@@ -25,7 +25,7 @@ CHECKPOINTS, LOG, CURVES, REFIT = "checkpoints", "log.txt", "tensorboard", "refi
 HELD_OUT = "validation.safetensors"  # in `refit`: logits of the validation images before they were learned from
 _OTHERS = (MODEL, CHECKPOINTS, REFIT, HISTORY, LOG, SPLITS, CURVES, GATES, "predictions")
 _MOVING, _WHOLE = ".replaced", ".replaced-run"
-_PATIENCE = 1.0  # seconds; setting a folder in order takes milliseconds
+_PATIENCE = 1.0  # seconds; setting a folder in order (`settle`) takes milliseconds
 _ours: set[Path] = set()  # folders that this process has locked: closing another handle of the file would unlock them
 
 
@@ -54,16 +54,16 @@ def run_candidates(source: str | Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
+def locked(folder: Path, patience: float = _PATIENCE) -> Iterator[bool]:
     """Keep other processes from writing to a run folder; False where the system has no locks.
 
     Raises:
-        BlockingIOError: Another process has the lock, and keeps it for longer than `settle` takes.
+        BlockingIOError: Another process has the lock, and keeps it for longer than `patience`, in seconds.
     """
     if folder.resolve() in _ours:  # a lock of this process would be granted once more, and released by the first to end
         raise BlockingIOError
     with (folder / ".lock").open("a") as file:
-        last = time.monotonic() + _PATIENCE
+        last = time.monotonic() + patience
         while True:
             try:
                 alone = lock(file, wait=False)

@@ -1,14 +1,20 @@
-"""Processes: Lightning Fabric under torchrun, sharding with FSDP, and stopping on a signal."""
+"""Processes: Lightning Fabric under torchrun, sharding with FSDP, lost processes, and stopping on a signal."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import chain
 from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
@@ -16,10 +22,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.model.model import LabelModel
 from labelwise.training.recipe import Recipe
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+T = TypeVar("T")
 
 
 def precision_here(recipe: Recipe) -> Precision:
@@ -40,10 +48,13 @@ def create_fabric(recipe: Recipe) -> Fabric:
     strategy: Any = recipe.strategy
     if strategy == "auto" and local * machines > 1:
         strategy = "ddp"
-    if strategy == "ddp":
-        strategy = DDPStrategy(gradient_as_bucket_view=True)  # else it keeps a second copy of all gradients
+    timeout = timedelta(minutes=recipe.timeout_minutes)
+    if strategy == "ddp":  # bucket views: else it keeps a second copy of all gradients
+        strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
     if strategy == "fsdp":
-        strategy = ModelParallelStrategy(shard, data_parallel_size=local * machines, tensor_parallel_size=1)
+        strategy = ModelParallelStrategy(
+            shard, data_parallel_size=local * machines, tensor_parallel_size=1, timeout=timeout
+        )
     fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=precision_here(recipe))
     fabric.launch()
     return fabric
@@ -55,6 +66,30 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         fully_shard(module.backbone, mesh=mesh["data_parallel"])
     fully_shard(module, mesh=mesh["data_parallel"])
     return module
+
+
+def gathered(fabric: Fabric, items: list[T]) -> list[T]:
+    """The items of all processes, in the order of their ranks, on the first process; an empty list on the others."""
+    if fabric.world_size == 1:
+        return items
+    found: list[Any] = [None] * fabric.world_size if fabric.is_global_zero else []
+    dist.gather_object(items, found or None)
+    return list(chain.from_iterable(found))
+
+
+@contextmanager
+def lost_process_told() -> Iterator[None]:
+    """A process that waits for one that is gone ends with one line; whoever started it can start the group again."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "/gloo/" not in str(error):  # gloo's errors have no class
+            raise
+        reason = re.sub(r"^\[\S+\] ", "", one_line(error))[:200]  # without the line of gloo's source
+        raise LabelwiseError(
+            f"a process of this training does not answer ({reason}). The last checkpoint is kept: run the same command "
+            "again, or let torchrun do it (--max-restarts)"
+        ) from error
 
 
 class StopRequest:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from labelwise import losses
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 from labelwise.heads import GateMeter, Head
 from labelwise.loading.augment import batch_mix, draw_partners, join_pairs
@@ -38,7 +38,7 @@ from labelwise.training.checkpoint import (
     write_checkpoint,
 )
 from labelwise.training.display import Display, write_curves
-from labelwise.training.distributed import StopRequest
+from labelwise.training.distributed import StopRequest, gathered
 from labelwise.training.model_options import fixed_statistics
 from labelwise.training.optimizer import create_optimizer, momentum_at, rate_at, set_rate
 from labelwise.training.recipe import Recipe
@@ -112,6 +112,8 @@ class Trainer:
         """Train to the end, from the start or from the last checkpoint; False if that checkpoint is the end."""
         if resume and self._last.exists():
             self._restore()
+            processes = counted(self.fabric.world_size, "process", "processes")
+            self.display.say(f"continuing after step {self.progress.step:,} of {self.steps:,}, with {processes}")
         before = self.progress.step
         first_epoch, first_step = divmod(self.progress.step, len(self.batches))
         with StopRequest() as stop:
@@ -280,7 +282,7 @@ class Trainer:
         }
         for module in self.candidates.values():
             module.eval()
-        done = 0
+        done, inputs = 0, None
         with GateMeter(next(iter(self.candidates.values()))) as meter:
             for inputs, targets in self.batches.validation(Share(self.fabric.global_rank, self.fabric.world_size)):
                 inputs = inputs.to(self.fabric.device)
@@ -291,6 +293,8 @@ class Trainer:
         most: Any = self.fabric.all_reduce(torch.tensor(done), reduce_op="max")
         # All processes gather sharded weights together: one with a batch less runs its last batch once more.
         for _ in range(int(most) - done):
+            if inputs is None:  # all its validation images are broken: one of training does as well
+                inputs = next(self.batches.epoch(0))[0].to(self.fabric.device)
             for module in self.candidates.values():
                 self._logits(module, inputs)
         found = {name: metric.compute().to_dict() for name, metric in metrics.items()}
@@ -307,13 +311,11 @@ class Trainer:
 
     def _write_gates(self, epoch: int, meter: GateMeter) -> None:
         """Mean gate weights over the validation images of all processes."""
-        seen = meter.total()
-        if seen is None:  # a head without gates
-            return
-        total: Any = self.fabric.all_reduce(seen, reduce_op="sum")
-        images: Any = self.fabric.all_reduce(torch.tensor(meter.images), reduce_op="sum")
-        if self.fabric.is_global_zero:
-            write_gates(self.folder, epoch, (total / images).cpu().numpy())
+        seen = meter.total()  # None for a head without gates, and in a process without images
+        parts = gathered(self.fabric, [] if seen is None else [(seen.cpu(), meter.images)])
+        if parts:
+            total = torch.stack([total for total, _ in parts]).sum(dim=0)
+            write_gates(self.folder, epoch, (total / sum(images for _, images in parts)).numpy())
 
     def _stopped_early(self) -> bool:
         patience, progress = self.recipe.early_stop, self.progress
@@ -360,6 +362,7 @@ class Trainer:
             tensors |= module_tensors("averaged.module", self.averaged.module)
             tensors["averaged.n_averaged"] = torch.tensor(self.averaged.updates)
         self.progress.seconds += extra_seconds
+        self.progress.loss_sum = self._mean_over_processes(self.progress.loss_sum)  # for any number of them to go on
         self._write(self._last, tensors)
         if self.fabric.is_global_zero:
             drop_replaced(self.folder)  # this run can be resumed now

@@ -219,6 +219,7 @@ class Recipe(Config):
         strategy: How several processes share the work; `auto` is `ddp` if there are several.
         workers: Processes that load images, if the backbone is trained too; features are computed on all cores.
         checkpoint_minutes: Time between checkpoints within an epoch; each epoch also ends with one.
+        timeout_minutes: How long several processes wait for one that does not answer before they take it for lost.
         seed: Seed of everything random; the same seed gives the same weights.
     """
 
@@ -249,6 +250,7 @@ class Recipe(Config):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     workers: NonNegativeInt = 2
     checkpoint_minutes: PositiveFloat = 10.0
+    timeout_minutes: PositiveFloat = 10.0
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     def with_enough_epochs(self, steps: int) -> Recipe:
@@ -387,8 +389,11 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     atomic_write(path, yaml_text(recipe.model_dump(mode="json")))
 
 
-def check(recipe: Recipe) -> None:
-    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded."""
+def check(recipe: Recipe, processes: int | None = None) -> None:
+    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded.
+
+    `processes`: how many share a batch; default: those of torchrun.
+    """
     model = recipe.model
     head = with_options(preset(model.head), model.options, f"head {model.head!r}")
     if head.takes_words and model.words is None:
@@ -408,7 +413,7 @@ def check(recipe: Recipe) -> None:
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
         )
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.loss.name in REMEMBERING:
         _check_memory(recipe, processes)
     if recipe.pair_mix and not recipe.can_mix_pairs:

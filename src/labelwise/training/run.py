@@ -289,16 +289,17 @@ def read_gates(folder: Path) -> list[tuple[int, NDArray[np.float32]]]:
 
 
 @contextmanager
-def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
+def run_folder(folder: Path, resume: bool, overwrite: bool, patience: float = 1.0) -> Iterator[None]:
     """Create `folder` if needed, check that it is free and lock it: two trainings would spoil each other's checkpoints.
 
     With `overwrite`, the run that is there is set aside; it comes back if the new one ends without a checkpoint.
+    `patience`: how many seconds another process may keep its lock.
     """
     check_folder(folder, resume, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder))
+            stack.enter_context(locked(folder, patience))
         except BlockingIOError:
             raise LabelwiseError(
                 f"another process is training in {str(folder)!r}; wait for it, stop it, or choose another folder"
@@ -308,6 +309,24 @@ def run_folder(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
         if overwrite:
             set_aside(folder)
         yield
+
+
+def continues(folder: Path, recipe: Recipe) -> bool:
+    """Whether `folder` holds a run of this very recipe that is not finished. It then goes on from its last checkpoint:
+    what restarts a command (torchrun, Slurm, Kubernetes) gives the same arguments again.
+
+    torchrun may also have to restart because a host is lost when the model has just been saved.
+    """
+    unfinished = not (folder / MODEL).exists() or restarts() > 0
+    try:
+        return unfinished and (folder / RECIPE).is_file() and run_recipe(folder) == recipe
+    except LabelwiseError:  # it cannot be read: not ours
+        return False
+
+
+def restarts() -> int:
+    """How often torchrun may start this group again."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
 def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:

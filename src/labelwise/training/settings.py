@@ -11,7 +11,7 @@ from labelwise.training.recipe import short_key
 from labelwise.training.run import Run
 
 # They change no result.
-_NOT_SETTINGS = ("description", "data.on_bad_image", "workers", "checkpoint_minutes", "strategy")
+_NOT_SETTINGS = ("description", "data.on_bad_image", "workers", "checkpoint_minutes", "timeout_minutes", "strategy")
 SEED = "seed"
 
 

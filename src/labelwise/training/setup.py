@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from lightning_fabric import Fabric
 from torch import Tensor
 
@@ -21,6 +23,8 @@ from labelwise.training.grouping import group_labels
 from labelwise.training.recipe import Recipe
 from labelwise.training.statistics import cooccurrence
 from labelwise.words import open_words
+
+_FEATURES_AT_ONCE = 4_000  # images of one process
 
 
 def build_model(
@@ -91,16 +95,22 @@ def feature_batches(
             engine="auto",
         )
 
-    def both() -> tuple[FeatureCache, FeatureCache | None]:
-        flips = recipe.augmentation.flip > 0
-        return cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
+    def compute_share(table: LabelTable, flips: bool) -> None:
+        """Processes wait for each other every few minutes: for longer than the timeout, and they take one for lost."""
+        rows = np.arange(share.rank, len(table), share.world_size)
+        for part in np.array_split(rows, -(-len(table) // (_FEATURES_AT_ONCE * share.world_size))):
+            with suppress(LabelwiseError):  # all processes meet the same one below
+                cache(table.select(part), flips)
+            fabric.barrier()
 
-    if fabric.is_global_zero:  # one process computes the features, the others read them
-        both()
-    fabric.barrier()
-    train_cache, held_out_cache = both()
-    tables = (train_table, held_out)
     share = Share(fabric.global_rank, fabric.world_size)
+    flips = recipe.augmentation.flip > 0
+    if share.world_size > 1:  # each computes its share, and then reads those of the others
+        compute_share(train_table, flips)
+        if held_out is not None:
+            compute_share(held_out, flips=False)
+    train_cache, held_out_cache = cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
+    tables = (train_table, held_out)
     return FeatureBatches(
         train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
@@ -22,7 +22,7 @@ from labelwise.runtime.run_files import HELD_OUT, LOG, MODEL, RECIPE, REFIT, SPL
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
-from labelwise.training.distributed import create_fabric
+from labelwise.training.distributed import create_fabric, gathered, lost_process_told
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
@@ -61,8 +61,13 @@ def train(
     if recipe.model.start is not None and not resume:
         check_start(recipe.model.start, folder)
     source = open_source(recipe) if source is None else source
-    fabric = create_fabric(recipe)
-    with run_folder(folder, resume, overwrite) if fabric.is_global_zero else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(lost_process_told())
+        fabric = create_fabric(recipe)
+        if fabric.is_global_zero:
+            # A host that was cut off may still hold the lock: its processes end when they have waited as long as ours.
+            patience = 30 * recipe.timeout_minutes if torch.distributed.is_torchelastic_launched() else 1.0
+            stack.enter_context(run_folder(folder, resume, overwrite, patience))
         fabric.barrier()
         display = Display(folder / LOG if fabric.is_global_zero else None)
         try:
@@ -114,10 +119,11 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
         return
     model = with_best_weights(model, trainer, frozen)
     splits = splits_to_refit(recipe.data, source) if recipe.refit else None
+    outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
+    skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
     if fabric.is_global_zero:
-        model.config, unsure = finished_config(
-            model, trainer, recipe, batches, keep=folder / REFIT / HELD_OUT if splits else None
-        )
+        keep = folder / REFIT / HELD_OUT if splits else None
+        model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped), keep)
         if unsure:
             display.say(
                 f"too few validation images to judge {counted(len(unsure), 'label')} ({shortened(unsure)}): add photos "
@@ -176,26 +182,39 @@ def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> Labe
 
 
 @torch.no_grad()
+def held_out_outputs(
+    module: nn.Module, recipe: Recipe, batches: Batches, fabric: Fabric
+) -> list[tuple[Tensor, Tensor]]:
+    """Logits and targets [B, N] of this process's share of the validation images, if thresholds are to be fitted."""
+    if recipe.data.validation is None or recipe.thresholds == "none":
+        return []
+    share = batches.validation(Share(fabric.global_rank, fabric.world_size))
+    return [(module(inputs.to(fabric.device)).cpu(), targets) for inputs, targets in share]
+
+
 def finished_config(
-    model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches, keep: Path | None
+    model: LabelModel,
+    trainer: Trainer,
+    recipe: Recipe,
+    outputs: list[tuple[Tensor, Tensor]],
+    skipped_images: int,
+    keep: Path | None,
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data; and
-    the labels that this data cannot judge. The logits that say so go to the file `keep`."""
+    the labels that this data cannot judge. `outputs`: of `held_out_outputs`, from all processes, kept in the file
+    `keep`."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
         "data": recipe.data.source,
         "split": recipe.data.validation,
         **{key: best[key] for key in ("epoch", "accuracy_top1", "accuracy_top5", "mAP", "CF1", "OF1") if key in best},
-        "skipped_images": len(batches.bad_images),
+        "skipped_images": skipped_images,
     }
     config = model.config.model_copy(update={"results": results})
-    if recipe.data.validation is None or recipe.thresholds == "none":
+    if not outputs:
         return config, ()
-    module = model.head if recipe.model.freeze == "backbone" else model
-    device = trainer.fabric.device
-    pairs = [(module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())]
-    logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    logits, targets = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     if keep is not None:
         save_tensors(keep, {"logits": logits, "targets": targets}, {})
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
