@@ -1,4 +1,4 @@
-"""benchmarks/partial_labels.py on the sample set: every loss trains, finished trainings stay, the page has the table."""
+"""benchmarks/partial_labels.py on the sample set: every loss trains, finished trainings stay, the page has a table."""
 
 from __future__ import annotations
 
