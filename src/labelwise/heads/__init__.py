@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.text_aligned import TextAlignedHead
     from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "HeadConfig",
     "HeadDetails",
     "QueryHead",
+    "TextAlignedHead",
     "as_tokens",
     "build",
     "checked_words",

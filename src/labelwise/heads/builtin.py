@@ -84,6 +84,46 @@ class Fast0TagConfig(HeadConfig):
         return True
 
 
+# Text-aligned heads.
+class TextAlignedConfig(HeadConfig):
+    """Similarity of image and patches to the labels' texts (CLIP, SigLIP), with trained prompts.
+
+    Args:
+        word_dim: Length of the text embeddings.
+        pool: What makes the image's vector. mean: the average of the patches; token: the class token (CLIP), which the
+            backbone gives with every patch; attention: a learned query that reads the patches (SigLIP).
+        project: Whether a linear layer leads to the space of the texts. SigLIP's towers have none.
+        attention_heads: Of `pool=attention`.
+        feedforward: Hidden width of its MLP. None: four times the channels.
+        activation: Of its MLP.
+        patch_weight: w, the share of the patches in a logit; learned, and at first this. 0 starts with exactly the
+            answers of the towers.
+        train_projection: Also train the pooling and the projection. The towers' own fit texts of any label.
+    """
+
+    kind: Literal["text-aligned"] = "text-aligned"
+    word_dim: PositiveInt | None = None
+    pool: Literal["mean", "token", "attention"] = "mean"
+    project: bool = True
+    attention_heads: PositiveInt = 12
+    feedforward: PositiveInt | None = None
+    activation: Literal["gelu", "gelu-tanh"] = "gelu"
+    patch_weight: float = Field(default=0.0, ge=0, le=1)
+    train_projection: bool = True
+
+    @property
+    def has_attention(self) -> bool:
+        return True
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+    @property
+    def unused_options(self) -> set[str]:
+        return set() if self.pool == "attention" else {"attention_heads", "feedforward", "activation"}
+
+
 _HSQ = QueryHeadConfig(
     tokens=TokensConfig(encoder_layers=1),
     decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
@@ -127,4 +167,5 @@ BUILT_IN = (
     BuiltIn(QueryHeadConfig, {**QUERY_PRESETS}, "query_head"),
     BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
     BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
+    BuiltIn(TextAlignedConfig, {"text-aligned": TextAlignedConfig()}, "text_aligned"),
 )
