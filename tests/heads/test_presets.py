@@ -192,6 +192,6 @@ def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
 
 
 def test_every_preset_is_in_the_kit() -> None:
-    elsewhere = {"conse", "fast0tag", "text-aligned"}  # in files of their own
+    elsewhere = {"conse", "fast0tag", "text-aligned", "ram-plus"}  # in files of their own
     covered = {kit.name for kit in HeadKit.__subclasses__()}
     assert set(heads.list_heads()) <= covered | elsewhere

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.models import resnet18, resnet101
 
@@ -23,6 +24,10 @@ from tests.oracles.released import Shapes
 M, L, XL = (3, 4, 11, 3), (3, 4, 23, 3), (3, 8, 34, 5)
 SWIN_L = released.swin(192, (2, 2, 18, 2), (6, 12, 24, 48), window=12, size=384)
 IMAGENET = (0.485, 0.456, 0.406)
+# One description of each tag, and a decoder that writes captions beside the tagging head.
+RAM = {key: shape for key, shape in released.ram_plus(1536, 4585).items() if key != "reweight_scale"}
+RAM |= {"label_embed": (4585, 512), "text_decoder.cls.predictions.bias": (30524,)}
+RAM |= {"tag_encoder.encoder.layer.0.attention.self.query.weight": (768, 768)}
 WIDER = [f"attribute {i}" for i in range(14)]
 
 
@@ -100,6 +105,14 @@ RELEASED: dict[str, tuple[Shapes, dict[str, Any], str, int, float, int]] = {
     "CSRA, ViT-L, WIDER": (
         released.vit(1024, 24, 224) | released.csra(1024, 14, 1),
         {"labels": WIDER}, "vit_large_patch16_224", 224, 0.5, 14,
+    ),
+    "RAM++, Swin-L": (
+        below("visual_encoder.", SWIN_L) | released.ram_plus(1536, 4585),
+        {"labels": [f"tag {i}" for i in range(4585)]}, "swin_large_patch4_window12_384", 384, IMAGENET[0], 4585,
+    ),
+    "RAM, Swin-L": (
+        below("visual_encoder.", SWIN_L) | RAM, {"labels": [f"tag {i}" for i in range(4585)]},
+        "swin_large_patch4_window12_384", 384, IMAGENET[0], 4585,
     ),
     "ASL, TResNet-L, COCO": (
         released.tresnet((4, 5, 18, 3), 76) | {"head.fc.weight": (80, 2432), "head.fc.bias": (80,)},
@@ -222,6 +235,28 @@ def test_query2label_computes_what_its_authors_code_does(projected: bool, tmp_pa
     images = torch.rand(2, 3, 64, 64)
     maps = theirs(images).view(2, 512, 2, 2)
     torch.testing.assert_close(model(images), literal.query2label_logits(state, maps, heads=4), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_ram_plus_computes_what_its_authors_code_does(tmp_path: Path) -> None:
+    swin = released.swin(96, (2, 2, 6, 2), (3, 6, 12, 24), window=7, size=224)
+    shapes = below("visual_encoder.", swin) | released.ram_plus(768, 23, dim=32, texts=16, feedforward=40)
+    state = released.random_tensors({key: shape for key, shape in shapes.items() if "attn_mask" not in key})
+    state = {key: value for key, value in state.items() if "relative_position_index" not in key}
+    (tmp_path / "tags.txt").write_text("\n".join(NAMES))
+    (tmp_path / "thresholds.txt").write_text("0.65\n" * 22 + "0.8\n")
+    file = saved(tmp_path, {"model": state})
+    model = lw.load_checkpoint(file, labels=tmp_path / "tags.txt")
+    assert (model.config.backbone.name, set(model.thresholds)) == ("swin_tiny_patch4_window7_224", {0.68})
+    images = torch.randn(2, 3, 224, 224)
+    expected = literal.ram_plus_logits(state, model.backbone(images), heads=4)
+    torch.testing.assert_close(model(images), expected, **TOLERANCE)
+    model.save(tmp_path / "model")
+    assert lw.load(tmp_path / "model").predict(Image.new("RGB", (64, 64), (200, 30, 90)))[0].scores
+    fitted = lw.load_checkpoint(file, labels=NAMES, thresholds=tmp_path / "thresholds.txt")
+    assert (fitted.thresholds[0], fitted.thresholds[-1]) == (0.65, 0.8)
+    with pytest.raises(LabelwiseError, match="the model has 23 labels, not 2"):
+        lw.load_checkpoint(file, labels=NAMES, thresholds=[0.5, 0.5])
 
 
 @pytest.mark.parametrize(("temperatures", "lam"), [([1], None), ([1, 2, 4, 99], 0.7)])

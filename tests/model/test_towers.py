@@ -90,6 +90,16 @@ def test_patches_are_read_as_if_each_were_alone(name: str, written: dict[str, tu
     torch.testing.assert_close(maps.flatten(2), logits.softmax(dim=1).transpose(1, 2), atol=1e-5, rtol=1e-3)
 
 
+def test_an_export_with_a_class_token(written: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
+    model = lw.create_model(f"clip:{written['timm-clip'][0]}", "text-aligned", LABELS, size=64, patch_weight=0.5).eval()
+    exported = lw.export(model, out=tmp_path / "onnx")
+    images = torch.randn(3, 3, 64, 64)  # another batch size than it was traced with
+    evidence = exported.open().evidence(images.numpy())
+    details = model.details(images)
+    torch.testing.assert_close(torch.from_numpy(evidence.logits), details.logits, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(torch.from_numpy(evidence.attention[:, -1]), details.attention, atol=1e-4, rtol=1e-3)
+
+
 def test_a_saved_model_needs_open_clip_only_for_new_words(
     written: dict[str, tuple[Path, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

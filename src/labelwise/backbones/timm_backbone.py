@@ -117,7 +117,7 @@ class Backbone(nn.Module):
         (before, _), (_, prefix) = self.model.forward_intermediates(images, indices=self.indices, **options)
         # A sequence of one: its attention is 1, so that the value of the patch itself is all that it reads.
         alone = before.flatten(2).transpose(1, 2).flatten(0, 1).unsqueeze(1)  # [B * T, 1, C]
-        patches = self.model.norm(self.model.blocks[-1](alone)).view(len(images), -1, before.shape[1])
+        patches = self.model.norm(self.model.blocks[-1](alone)).view(before.shape[0], -1, before.shape[1])
         token = self.model.norm(prefix[:, 0])[:, :, None, None].expand(before.shape)
         return torch.cat((patches.transpose(1, 2).view(before.shape), token), dim=1)
 

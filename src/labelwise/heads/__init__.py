@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labelwise.heads.folding import optimize
     from labelwise.heads.gap import GapHead
     from labelwise.heads.query_head import QueryHead
+    from labelwise.heads.ram_plus import RamPlusHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
         build,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         with_options,
     )
     from labelwise.heads.text_aligned import TextAlignedHead
-    from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
+    from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l, load_ram
 
 __all__ = [
     "AnyHeadConfig",
@@ -43,6 +44,7 @@ __all__ = [
     "HeadConfig",
     "HeadDetails",
     "QueryHead",
+    "RamPlusHead",
     "TextAlignedHead",
     "as_tokens",
     "build",
@@ -53,6 +55,7 @@ __all__ = [
     "load_gap",
     "load_ml_decoder",
     "load_q2l",
+    "load_ram",
     "optimize",
     "parse_config",
     "preset",

@@ -124,6 +124,37 @@ class TextAlignedConfig(HeadConfig):
         return set() if self.pool == "attention" else {"attention_heads", "feedforward", "activation"}
 
 
+class RamPlusConfig(HeadConfig):
+    """RAM++ (Huang et al. 2023): descriptions of tags, mixed by the image, read the map. For its released weights.
+
+    Args:
+        word_dim: Length of the text embeddings of all descriptions of a label, one after the other.
+        descriptions: How many a label has. With 1 it is RAM.
+        dim: D, the width of the decoder.
+        attention_heads: Of the cross-attention; they divide D.
+        feedforward: Hidden width of the feed-forward blocks.
+        decoder_layers: How often tags read the map.
+        dropout: After attention and feed-forward.
+    """
+
+    kind: Literal["ram-plus"] = "ram-plus"
+    word_dim: PositiveInt | None = None
+    descriptions: PositiveInt = 51
+    dim: PositiveInt = 768
+    attention_heads: PositiveInt = 4
+    feedforward: PositiveInt = 3072
+    decoder_layers: PositiveInt = 2
+    dropout: Probability = 0.1
+
+    @property
+    def has_attention(self) -> bool:
+        return True
+
+    @property
+    def takes_words(self) -> bool:
+        return True
+
+
 _HSQ = QueryHeadConfig(
     tokens=TokensConfig(encoder_layers=1),
     decoder=DecoderConfig(decoder_layers=2, feedforward_ratio=2),
@@ -168,4 +199,5 @@ BUILT_IN = (
     BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
     BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
     BuiltIn(TextAlignedConfig, {"text-aligned": TextAlignedConfig()}, "text_aligned"),
+    BuiltIn(RamPlusConfig, {"ram-plus": RamPlusConfig()}, "ram_plus"),
 )
