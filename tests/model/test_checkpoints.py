@@ -143,6 +143,7 @@ def test_every_released_layout_at_its_real_size(name: str, tmp_path: Path) -> No
     preprocessing = model.config.preprocessing
     assert (preprocessing.size, preprocessing.mean[0], preprocessing.interpolation) == (size, mean, "bilinear")
     assert preprocessing.resize == "squash"
+    assert set(model.thresholds) == {0.68 if "RAM" in name else 0.5}
     if "labels" not in given:
         assert model.labels[:2] == (("person", "bicycle") if labels == 80 else ("aeroplane", "bicycle"))
 
@@ -246,17 +247,14 @@ def test_ram_plus_computes_what_its_authors_code_does(tmp_path: Path) -> None:
     (tmp_path / "tags.txt").write_text("\n".join(NAMES))
     (tmp_path / "thresholds.txt").write_text("0.65\n" * 22 + "0.8\n")
     file = saved(tmp_path, {"model": state})
-    model = lw.load_checkpoint(file, labels=tmp_path / "tags.txt")
-    assert (model.config.backbone.name, set(model.thresholds)) == ("swin_tiny_patch4_window7_224", {0.68})
+    model = lw.load_checkpoint(file, labels=tmp_path / "tags.txt", thresholds=tmp_path / "thresholds.txt")
+    assert model.config.backbone.name == "swin_tiny_patch4_window7_224"
+    assert (model.thresholds[0], model.thresholds[-1]) == (0.65, 0.8)
     images = torch.randn(2, 3, 224, 224)
     expected = literal.ram_plus_logits(state, model.backbone(images), heads=4)
     torch.testing.assert_close(model(images), expected, **TOLERANCE)
     model.save(tmp_path / "model")
     assert lw.load(tmp_path / "model").predict(Image.new("RGB", (64, 64), (200, 30, 90)))[0].scores
-    fitted = lw.load_checkpoint(file, labels=NAMES, thresholds=tmp_path / "thresholds.txt")
-    assert (fitted.thresholds[0], fitted.thresholds[-1]) == (0.65, 0.8)
-    with pytest.raises(LabelwiseError, match="the model has 23 labels, not 2"):
-        lw.load_checkpoint(file, labels=NAMES, thresholds=[0.5, 0.5])
 
 
 @pytest.mark.parametrize(("temperatures", "lam"), [([1], None), ([1, 2, 4, 99], 0.7)])
@@ -328,6 +326,7 @@ BROKEN: dict[str, tuple[Shapes, dict[str, Any], str]] = {
     "no size": ({}, {"size": None}, r"for which image size it was trained \(size=…\)"),
     "no names": ({}, {"labels": None}, r"the model has 23 labels, and they are not in the file.*\(labels=…\)"),
     "too few names": ({}, {"labels": ["a", "b"]}, "23 labels, and 2 names were found"),
+    "too few thresholds": ({}, {"thresholds": [0.5, 0.6]}, r"23 labels, not 2 \(thresholds=…\)"),
 }  # fmt: skip
 
 

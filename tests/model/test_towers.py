@@ -122,6 +122,8 @@ def test_other_heads_and_random_weights_on_a_tower(written: dict[str, tuple[Path
     )
     random = lw.create_model(source, "text-aligned", LABELS, weights="none")
     assert random.head.logit_bias.item() == -10
+    with pytest.raises(LabelwiseError, match=r"do not fit its tower: .*project\.weight"):
+        lw.create_model(source, "text-aligned", LABELS, word_vectors=torch.randn(3, 50))
     with pytest.raises(LabelwiseError, match="brings its own weights"):
         lw.create_model(source, "gap", LABELS, weights="mine.pth")
 

@@ -9,6 +9,7 @@ import pytest
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
+from labelwise.data.sources import open_data
 from tests.fork_server import Command
 
 pytest.importorskip("open_clip")
@@ -35,17 +36,17 @@ def test_before_any_training(labelwise: Command, here: Path) -> None:
         2,
         "error: 'clip:tower' has no labels of its own; name them (--labels …)",
     )
-    done = labelwise("evaluate", "clip:tower", "--data", "labels.csv", "--split", "test", "--bootstrap", "0", cwd=here)
-    assert done.returncode == 0, done.stderr
-    assert "13 labels" in done.stdout
-    done = labelwise("export", "clip:tower", "--out", "x", cwd=here)
-    assert "labels).save(FOLDER) makes a model folder" in done.stderr
+    options = {"split": "test", "bootstrap": 0, "progress": False}
+    evaluation = lw.evaluate(f"clip:{here / 'tower'}", here / "labels.csv", **options)
+    assert list(evaluation.to_pandas().index) == list(open_data(here / "labels.csv").labels)
+    with pytest.raises(LabelwiseError, match=r"labels\)\.save\(FOLDER\) makes a model folder"):
+        lw.export(f"clip:{here / 'tower'}", out=here / "onnx")
 
 
 def test_prompts_are_trained_and_exported(labelwise: Command, here: Path, tmp_path: Path) -> None:
-    settings = ("--data", here / "labels.csv", "--backbone", f"clip:{here / 'tower'}", "--head", "text-aligned")
-    estimate = labelwise("train", *settings, "--dry-run")
-    assert estimate.returncode == 0, estimate.stderr
+    tower = {"backbone": f"clip:{here / 'tower'}", "head": "text-aligned"}
+    assert lw.estimate(here / "labels.csv", **tower).labels == 13
+    settings = ("--data", here / "labels.csv", *(f"--{name}={value}" for name, value in tower.items()))
     done = labelwise("train", *settings, "--out", tmp_path / "run", "--epochs", "2", "--set", "head.patch_weight=0.3")
     assert done.returncode == 0, done.stderr
     model = lw.load_model(tmp_path / "run")
@@ -59,9 +60,7 @@ def test_prompts_are_trained_and_exported(labelwise: Command, here: Path, tmp_pa
     image = here / "images" / "00003.jpg"
     exported, own = (lw.load(tmp_path / name).predict(image)[0] for name in ("onnx", "run"))
     assert exported.attention(model.labels[0]).shape == own.attention(model.labels[0]).shape == (10, 10)
-    new = labelwise("predict", tmp_path / "run", image, "--labels", "harbour, cat", "--top", "2")
-    assert new.returncode == 0, new.stderr
-    assert "harbour" in new.stdout
+    assert lw.load(tmp_path / "run", labels=["harbour", "cat"]).labels == ("harbour", "cat")
 
 
 def test_other_backbones_need_a_word_source(here: Path, tmp_path: Path) -> None:

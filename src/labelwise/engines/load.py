@@ -59,28 +59,38 @@ def load(
         ('aeroplane', 'bicycle', 'bird')
     """
     if isinstance(source, str) and tower_words(source):
-        model = zero_shot_model(source, labels)
-    else:
-        folder = find_folder(
-            default_model() if source is None else fspath(source),
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-        )
-        exported = None if engine == "torch" and network_folder(folder) != folder else find_export(folder)
-        if exported is not None:
-            if labels is not None:
-                raise LabelwiseError(
-                    f"the labels of the exported model {str(folder)!r} are fixed; load the model that it was made from"
-                )
-            return Tagger(exported.open(engine or "auto"), threshold=threshold)
-        with torch_needed():
-            from labelwise.model.model import load_model
-
-        model = on_fastest_device(load_model(folder))
+        return _tagger(zero_shot_model(source, labels), engine, threshold, images, batch_size, say)
+    folder = find_folder(
+        default_model() if source is None else fspath(source),
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+    )
+    exported = None if engine == "torch" and network_folder(folder) != folder else find_export(folder)
+    if exported is not None:
         if labels is not None:
-            model = model.with_labels(labels).eval()
+            raise LabelwiseError(
+                f"the labels of the exported model {str(folder)!r} are fixed; load the model that it was made from"
+            )
+        return Tagger(exported.open(engine or "auto"), threshold=threshold)
+    with torch_needed():
+        from labelwise.model.model import load_model
+
+    model = on_fastest_device(load_model(folder))
+    if labels is not None:
+        model = model.with_labels(labels).eval()
+    return _tagger(model, engine, threshold, images, batch_size, say)
+
+
+def _tagger(
+    model: LabelModel,
+    engine: EngineName | None,
+    threshold: float | None,
+    images: int,
+    batch_size: int,
+    say: Callable[[str], None] | None,
+) -> Tagger:
     from labelwise.backbones.timm_backbone import put_channels_last
     from labelwise.engines.choose import open_engine
 

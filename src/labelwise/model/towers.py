@@ -9,9 +9,10 @@ from typing import Any
 import timm
 import torch
 from timm.models import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.heads import Head
 from labelwise.words import WordsConfig, open_words
 from labelwise.words.encoders import clip_model
@@ -70,11 +71,15 @@ class Tower:
         CLIP's logits only rank texts. A label applies if its prompt fits better than the same prompt without a label:
         their difference is the logit. Under a softmax over the labels it makes no difference.
         """
-        state = dict(self.head_state)
+        try:
+            head.load_state_dict({**head.state_dict(), **self.head_state})
+        except RuntimeError as error:
+            raise LabelwiseError(
+                f"the words or options of the head do not fit its tower: {one_line(error)[:200]}"
+            ) from None
         if not self.has_bias:
-            without = open_words(words.model_copy(update={"phrases": {}})).vectors([""])[0]
-            state["negative"] = nn.functional.normalize(without, dim=0)
-        head.load_state_dict({**head.state_dict(), **state})
+            without = open_words(words).vectors([""])[0]
+            head.get_parameter("negative").copy_(F.normalize(without, dim=0))
 
 
 def open_tower(source: str) -> Tower:
