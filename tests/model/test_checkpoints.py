@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.models import resnet18, resnet101
 
@@ -23,6 +24,10 @@ from tests.oracles.released import Shapes
 M, L, XL = (3, 4, 11, 3), (3, 4, 23, 3), (3, 8, 34, 5)
 SWIN_L = released.swin(192, (2, 2, 18, 2), (6, 12, 24, 48), window=12, size=384)
 IMAGENET = (0.485, 0.456, 0.406)
+# One description of each tag, and a decoder that writes captions beside the tagging head.
+RAM = {key: shape for key, shape in released.ram_plus(1536, 4585).items() if key != "reweight_scale"}
+RAM |= {"label_embed": (4585, 512), "text_decoder.cls.predictions.bias": (30524,)}
+RAM |= {"tag_encoder.encoder.layer.0.attention.self.query.weight": (768, 768)}
 WIDER = [f"attribute {i}" for i in range(14)]
 
 
@@ -101,6 +106,14 @@ RELEASED: dict[str, tuple[Shapes, dict[str, Any], str, int, float, int]] = {
         released.vit(1024, 24, 224) | released.csra(1024, 14, 1),
         {"labels": WIDER}, "vit_large_patch16_224", 224, 0.5, 14,
     ),
+    "RAM++, Swin-L": (
+        below("visual_encoder.", SWIN_L) | released.ram_plus(1536, 4585),
+        {"labels": [f"tag {i}" for i in range(4585)]}, "swin_large_patch4_window12_384", 384, IMAGENET[0], 4585,
+    ),
+    "RAM, Swin-L": (
+        below("visual_encoder.", SWIN_L) | RAM, {"labels": [f"tag {i}" for i in range(4585)]},
+        "swin_large_patch4_window12_384", 384, IMAGENET[0], 4585,
+    ),
     "ASL, TResNet-L, COCO": (
         released.tresnet((4, 5, 18, 3), 76) | {"head.fc.weight": (80, 2432), "head.fc.bias": (80,)},
         {}, "tresnet_l", 448, 0, 80,
@@ -130,6 +143,7 @@ def test_every_released_layout_at_its_real_size(name: str, tmp_path: Path) -> No
     preprocessing = model.config.preprocessing
     assert (preprocessing.size, preprocessing.mean[0], preprocessing.interpolation) == (size, mean, "bilinear")
     assert preprocessing.resize == "squash"
+    assert set(model.thresholds) == {0.68 if "RAM" in name else 0.5}
     if "labels" not in given:
         assert model.labels[:2] == (("person", "bicycle") if labels == 80 else ("aeroplane", "bicycle"))
 
@@ -224,6 +238,25 @@ def test_query2label_computes_what_its_authors_code_does(projected: bool, tmp_pa
     torch.testing.assert_close(model(images), literal.query2label_logits(state, maps, heads=4), **TOLERANCE)
 
 
+@torch.no_grad()
+def test_ram_plus_computes_what_its_authors_code_does(tmp_path: Path) -> None:
+    swin = released.swin(96, (2, 2, 6, 2), (3, 6, 12, 24), window=7, size=224)
+    shapes = below("visual_encoder.", swin) | released.ram_plus(768, 23, dim=32, texts=16, feedforward=40)
+    state = released.random_tensors({key: shape for key, shape in shapes.items() if "attn_mask" not in key})
+    state = {key: value for key, value in state.items() if "relative_position_index" not in key}
+    (tmp_path / "tags.txt").write_text("\n".join(NAMES))
+    (tmp_path / "thresholds.txt").write_text("0.65\n" * 22 + "0.8\n")
+    file = saved(tmp_path, {"model": state})
+    model = lw.load_checkpoint(file, labels=tmp_path / "tags.txt", thresholds=tmp_path / "thresholds.txt")
+    assert model.config.backbone.name == "swin_tiny_patch4_window7_224"
+    assert (model.thresholds[0], model.thresholds[-1]) == (0.65, 0.8)
+    images = torch.randn(2, 3, 224, 224)
+    expected = literal.ram_plus_logits(state, model.backbone(images), heads=4)
+    torch.testing.assert_close(model(images), expected, **TOLERANCE)
+    model.save(tmp_path / "model")
+    assert lw.load(tmp_path / "model").predict(Image.new("RGB", (64, 64), (200, 30, 90)))[0].scores
+
+
 @pytest.mark.parametrize(("temperatures", "lam"), [([1], None), ([1, 2, 4, 99], 0.7)])
 @torch.no_grad()
 def test_csra_computes_what_its_authors_code_does(temperatures: list[int], lam: float | None, tmp_path: Path) -> None:
@@ -293,6 +326,7 @@ BROKEN: dict[str, tuple[Shapes, dict[str, Any], str]] = {
     "no size": ({}, {"size": None}, r"for which image size it was trained \(size=…\)"),
     "no names": ({}, {"labels": None}, r"the model has 23 labels, and they are not in the file.*\(labels=…\)"),
     "too few names": ({}, {"labels": ["a", "b"]}, "23 labels, and 2 names were found"),
+    "too few thresholds": ({}, {"thresholds": [0.5, 0.6]}, r"23 labels, not 2 \(thresholds=…\)"),
 }  # fmt: skip
 
 

@@ -70,6 +70,22 @@ def query2label(channels: int, labels: int, grid: int, dim: int, feedforward: in
     return shapes | {"fc.W": (1, labels, dim), "fc.b": (1, labels)}
 
 
+def ram_plus(channels: int, tags: int, dim: int = 768, texts: int = 512, feedforward: int = 3072) -> Shapes:
+    """Everything but `visual_encoder`: 51 descriptions of each tag, a BERT of two layers without self-attention."""
+    shapes: Shapes = {"label_embed": (51 * tags, texts), "reweight_scale": ()}
+    shapes |= _linear("image_proj", texts, channels) | _linear("wordvec_proj", dim, texts) | _linear("fc", 1, dim)
+    for number in range(2):
+        name = f"tagging_head.encoder.layer.{number}"
+        shapes |= _linear(f"{name}.crossattention.self.query", dim, dim)
+        shapes |= _linear(f"{name}.crossattention.self.key", dim, texts)
+        shapes |= _linear(f"{name}.crossattention.self.value", dim, texts)
+        shapes |= _linear(f"{name}.crossattention.output.dense", dim, dim)
+        shapes |= _affine(f"{name}.crossattention.output.LayerNorm", dim)
+        shapes |= _linear(f"{name}.intermediate.dense", feedforward, dim)
+        shapes |= _linear(f"{name}.output.dense", dim, feedforward) | _affine(f"{name}.output.LayerNorm", dim)
+    return shapes
+
+
 def csra(channels: int, labels: int, heads: int) -> Shapes:
     return {f"classifier.multi_head.{i}.head.weight": (labels, channels, 1, 1) for i in range(heads)}
 

@@ -1,4 +1,4 @@
-"""What the released checkpoints compute, literally and straight from their tensors: TResNet and the three heads.
+"""What the released checkpoints compute, literally and straight from their tensors: TResNet and the four heads.
 
 Written from the papers and the layouts in `released.py`, image by image and head by head, without labelwise or timm.
 """
@@ -132,6 +132,40 @@ def csra_logits(state: State, maps: Tensor, temperatures: list[int], residual_we
             attended = (scores * (scores * temperature).softmax(dim=2)).sum(dim=2)
         total = total + scores.mean(dim=2) + residual_weight * attended
     return total
+
+
+def ram_plus_logits(state: State, maps: Tensor, heads: int) -> Tensor:
+    """Tag by tag: its descriptions are mixed by the image, the mixture reads the image, one number comes out."""
+    logits = []
+    for image in maps:
+        tokens = image.flatten(1).T  # [T, C]
+        memory = _linear(state, "image_proj", torch.cat((tokens.mean(dim=0, keepdim=True), tokens)))  # [1 + T, d]
+        for descriptions in state["label_embed"].split(51):
+            similar = state["reweight_scale"].exp() * descriptions @ (memory[0] / memory[0].norm())
+            shares = similar.exp() / similar.exp().sum()
+            tag = F.relu(_linear(state, "wordvec_proj", (shares[:, None] * descriptions).sum(dim=0)))
+            for number in range(2):
+                tag = _bert_layer(state, f"tagging_head.encoder.layer.{number}", tag, memory, heads)
+            logits.append(_linear(state, "fc", tag))
+    return torch.cat(logits).view(len(maps), -1)
+
+
+def _bert_layer(state: State, name: str, tag: Tensor, memory: Tensor, heads: int) -> Tensor:
+    query = _linear(state, f"{name}.crossattention.self.query", tag).chunk(heads)
+    keys = _linear(state, f"{name}.crossattention.self.key", memory).chunk(heads, dim=1)
+    values = _linear(state, f"{name}.crossattention.self.value", memory).chunk(heads, dim=1)
+    read = [
+        (key @ part / math.sqrt(len(part))).softmax(dim=0) @ value
+        for part, key, value in zip(query, keys, values, strict=True)
+    ]
+    tag = tag + _linear(state, f"{name}.crossattention.output.dense", torch.cat(read))
+    tag = _bert_norm(state, f"{name}.crossattention.output.LayerNorm", tag)
+    hidden = F.gelu(_linear(state, f"{name}.intermediate.dense", tag))
+    return _bert_norm(state, f"{name}.output.LayerNorm", tag + _linear(state, f"{name}.output.dense", hidden))
+
+
+def _bert_norm(state: State, name: str, x: Tensor) -> Tensor:
+    return (x - x.mean()) / (x.var(unbiased=False) + 1e-12).sqrt() * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
 def sine_positions(dim: int, grid: int) -> Tensor:

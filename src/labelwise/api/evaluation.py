@@ -16,13 +16,14 @@ from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
 from labelwise.data.sources import with_options
 from labelwise.data.table import LabelTable
-from labelwise.engines.load import full_config, open_model, read_labels
+from labelwise.engines.load import full_config, open_model, read_labels, zero_shot_model
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 from labelwise.training.recipe import run_recipe
 from labelwise.training.run import Run, find_run
+from labelwise.words.config import tower_words
 
 if TYPE_CHECKING:
     from labelwise.api.inputs import Data
@@ -61,6 +62,7 @@ def evaluate(
 
     Args:
         model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
+            An open_clip model (`clip:…`) is measured untrained, on the data's labels in words.
         data: A dataset: a path, `format:path`, a DataFrame or a table. Default: the data that the run was trained on.
         split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
             table without splits.
@@ -106,7 +108,9 @@ def evaluate(
         raise LabelwiseError("cached features are of one input size; leave out the scales or the cache")
     target = _saved_to(model) if save else None
     # Mistakes in the model's name and in the data are told before PyTorch and the model are loaded.
-    known_labels = read_labels(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
+    tower = model if isinstance(model, str) and tower_words(model) else None
+    named = tower is None and (model is None or isinstance(model, str | os.PathLike))
+    known_labels = read_labels(model_path(model)) if named else None  # type: ignore[arg-type]
     whole = open_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
@@ -129,7 +133,7 @@ def evaluate(
     check_conventions(conventions)
     if fit_thresholds is not None:
         parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images
-    network = _open(model, engine)
+    network = _open(model, engine) if tower is None else zero_shot_model(tower, whole.labels)
     if isinstance(network, ExportedModel) and (save or cache or unseen or views != [1]):
         raise LabelwiseError(
             "an exported model has one input size and fixed labels; load the model that it was made from to save, to "

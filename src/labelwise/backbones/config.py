@@ -29,12 +29,15 @@ class BackboneConfig(Config):
         stage: Which feature map: -1 is the last, -2 the one before.
         size: Input size in pixels. None: the one that the weights were trained at.
         drop_path: Stochastic depth in training: the probability of dropping the last block.
+        class_token: For a ViT: every position also has the class token, as C further channels, and in the last block
+            patches attend to nothing but themselves (MaskCLIP, Zhou et al. 2022). For text-aligned heads on CLIP.
     """
 
     name: str
     stage: int = -1
     size: ImageSize | None = None
     drop_path: float = Field(default=0.0, ge=0, lt=1)
+    class_token: bool = False
 
 
 def in_package(name: str) -> bool:

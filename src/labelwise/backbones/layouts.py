@@ -23,12 +23,14 @@ _TRESNETS: _Names = {
 }
 _RESNETS: _Names = {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet34"}
 _BOTTLENECK_RESNETS: _Names = {(3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "resnet101", (3, 8, 36, 3): "resnet152"}
-# Width of the first stage and entries of a position table, (2 x window - 1)^2.
+# Width of the first stage, entries of a position table, (2 x window - 1)^2, and blocks of the third stage.
 _SWINS = {
-    (128, 169): ("swin_base_patch4_window7_224", 224),
-    (128, 529): ("swin_base_patch4_window12_384", 384),
-    (192, 169): ("swin_large_patch4_window7_224", 224),
-    (192, 529): ("swin_large_patch4_window12_384", 384),
+    (96, 169, 6): ("swin_tiny_patch4_window7_224", 224),
+    (96, 169, 18): ("swin_small_patch4_window7_224", 224),
+    (128, 169, 18): ("swin_base_patch4_window7_224", 224),
+    (128, 529, 18): ("swin_base_patch4_window12_384", 384),
+    (192, 169, 18): ("swin_large_patch4_window7_224", 224),
+    (192, 529, 18): ("swin_large_patch4_window12_384", 384),
 }
 _VITS = {768: "vit_base_patch16_224", 1024: "vit_large_patch16_224"}
 
@@ -50,12 +52,13 @@ def recognised_backbone(state: Mapping[str, Tensor]) -> tuple[str, int | None]:
         name = (_BOTTLENECK_RESNETS if "layer1.0.conv3.weight" in state else _RESNETS).get(_blocks(state))
     elif (table := state.get("layers.0.blocks.0.attn.relative_position_bias_table")) is not None:
         width = len(state.get("patch_embed.proj.bias", ()))
-        name, size = _SWINS.get((width, len(table)), (None, None))
+        blocks = sum(re.fullmatch(r"layers\.2\.blocks\.\d+\.norm1\.weight", key) is not None for key in state)
+        name, size = _SWINS.get((width, len(table), blocks), (None, None))
     elif (positions := state.get("pos_embed")) is not None and "blocks.0.attn.qkv.weight" in state:
         name, size = _VITS.get(positions.shape[-1]), 16 * math.isqrt(positions.shape[1] - 1)  # one is the class token
     if name is None:
         raise LabelwiseError(
-            f"the weights are of no backbone that can be recognised (TResNet, ResNet, Swin B or L, ViT-B/16 or L/16): "
+            f"the weights are of no backbone that can be recognised (TResNet, ResNet, Swin, ViT-B/16 or L/16): "
             f"{len(state)} tensors, e.g. {next(iter(state), 'none')!r}"
         )
     return name, size

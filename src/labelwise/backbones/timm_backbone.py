@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import timm
 import torch
-from timm.models import group_parameters
+from timm.models import VisionTransformer, group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -57,6 +57,11 @@ class Backbone(nn.Module):
             # Layers after the chosen map would only cost memory, and DDP fails on parameters without a gradient.
             self.indices = self.model.prune_intermediate_layers([stage], prune_norm=False, prune_head=True)
             self.channels = int(stages[stage])
+        if config.class_token:
+            if not (isinstance(self.model, VisionTransformer) and self.model.has_class_token and stage):
+                raise LabelwiseError(f"backbone {config.name!r} has no class token; leave out class_token")
+            self.indices = [stage - 1, stage]
+            self.channels *= 2
         for rest in ("head", "fc", "fc_norm", "classifier"):  # norms that some families have next to the classifier
             if isinstance(module := getattr(self.model, rest, None), nn.Module):
                 module.requires_grad_(False)
@@ -100,9 +105,21 @@ class Backbone(nn.Module):
         if self.ends_in_projection:
             final: Tensor = self.model.forward_intermediates(images, indices=self.indices)[0]
             return final
+        if self.config.class_token:
+            return self._with_class_token(images)
         options: dict[str, Any] = {"norm": True, "output_fmt": "NCHW", "intermediates_only": True}
         maps: list[Tensor] = self.model.forward_intermediates(images, indices=self.indices, **options)
         return maps[0]
+
+    def _with_class_token(self, images: Tensor) -> Tensor:
+        """Patches and the class token: [B, 2C, h, w]."""
+        options: dict[str, Any] = {"return_prefix_tokens": True, "output_fmt": "NCHW", "intermediates_only": True}
+        (before, _), (_, prefix) = self.model.forward_intermediates(images, indices=self.indices, **options)
+        # A sequence of one: its attention is 1, so that the value of the patch itself is all that it reads.
+        alone = before.flatten(2).transpose(1, 2).flatten(0, 1).unsqueeze(1)  # [B * T, 1, C]
+        patches = self.model.norm(self.model.blocks[-1](alone)).view(before.shape[0], -1, before.shape[1])
+        token = self.model.norm(prefix[:, 0])[:, :, None, None].expand(before.shape)
+        return torch.cat((patches.transpose(1, 2).view(before.shape), token), dim=1)
 
     def preprocessing(self) -> Preprocessing:
         """The preprocessing that the weights expect. Images are squashed to a square, which cuts nothing off."""

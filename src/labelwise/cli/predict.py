@@ -167,9 +167,11 @@ def model_and_rest(arguments: Sequence[str]) -> tuple[str, list[str]]:
 def is_model(argument: str) -> bool:
     """True for a run, model or exported folder and for a hub id; False for images. Anything else is an error.
 
-    >>> is_model("owner/name"), is_model("s3://bucket/photos"), is_model("shards/{000..099}.tar")
-    (True, False, False)
+    >>> is_model("owner/name"), is_model("s3://bucket/photos"), is_model("clip:ViT-B-32/openai")
+    (True, False, True)
     """
+    if argument.startswith("clip:"):
+        return True
     path = Path(argument)
     if path.is_dir():
         settle(path)

@@ -13,6 +13,7 @@ from labelwise.runtime.exported import CONFIG, ExportedModel, find_export
 from labelwise.runtime.folder import find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Model, Tagger
+from labelwise.words.config import tower_words
 
 if TYPE_CHECKING:
     # At run time only where PyTorch is needed: exported models work without it.
@@ -37,7 +38,8 @@ def load(
     """Load a model for prediction, on the GPU if there is one.
 
     Args:
-        source: A run folder, a model folder, an exported model or a hub id. Default: the bundled tagger.
+        source: A run folder, a model folder, an exported model or a hub id. Default: the bundled tagger. `clip:FOLDER`
+            and `clip:MODEL/PRETRAINED` are open_clip models, which answer for any `labels` without training.
         threshold: One threshold for all labels, instead of the model's own.
         engine: What runs the model: `torch`, `onnxruntime`, `openvino`, or `auto` for the fastest of these, which is
             measured once (about half a minute) if at least 500 `images` are to be predicted. Default: the model as it
@@ -56,6 +58,8 @@ def load(
         >>> tagger.labels[:3]
         ('aeroplane', 'bicycle', 'bird')
     """
+    if isinstance(source, str) and tower_words(source):
+        return _tagger(zero_shot_model(source, labels), engine, threshold, images, batch_size, say)
     folder = find_folder(
         default_model() if source is None else fspath(source),
         revision=revision,
@@ -71,13 +75,25 @@ def load(
             )
         return Tagger(exported.open(engine or "auto"), threshold=threshold)
     with torch_needed():
-        from labelwise.backbones.timm_backbone import put_channels_last
-        from labelwise.engines.choose import open_engine
         from labelwise.model.model import load_model
 
     model = on_fastest_device(load_model(folder))
     if labels is not None:
         model = model.with_labels(labels).eval()
+    return _tagger(model, engine, threshold, images, batch_size, say)
+
+
+def _tagger(
+    model: LabelModel,
+    engine: EngineName | None,
+    threshold: float | None,
+    images: int,
+    batch_size: int,
+    say: Callable[[str], None] | None,
+) -> Tagger:
+    from labelwise.backbones.timm_backbone import put_channels_last
+    from labelwise.engines.choose import open_engine
+
     put_channels_last(model)
     if engine is None:
         return Tagger(model, threshold=threshold)
@@ -95,6 +111,15 @@ def open_model(source: str | Path, *, engine: EngineName = "auto") -> LabelModel
     with torch_needed():
         from labelwise.model.model import load_model
     return on_fastest_device(load_model(folder))
+
+
+def zero_shot_model(source: str, labels: Sequence[str] | None) -> LabelModel:
+    """An open_clip model (`clip:…`) that answers for these labels, untrained; on the GPU if there is one."""
+    if labels is None:
+        raise LabelwiseError(f"{source!r} has no labels of its own; name them", options={"labels": ...})
+    with torch_needed():
+        from labelwise.model.model import create_model
+    return on_fastest_device(create_model(source, "text-aligned", labels).eval())
 
 
 def on_fastest_device(model: LabelModel) -> LabelModel:

@@ -176,9 +176,10 @@ def describe_store(backbone: nn.Module, preprocessing: Preprocessing, family: Fa
     config = getattr(backbone, "config", None)
     # Options that were added later are left out at their defaults, so that older stores are found.
     neutral = {"crop_ratio"} if preprocessing.crop_ratio == 1 else set()
+    own = {"drop_path"} if getattr(config, "class_token", False) else {"drop_path", "class_token"}
     return {
         "format": FORMAT,
-        "backbone": config.model_dump(mode="json", exclude={"drop_path"})
+        "backbone": config.model_dump(mode="json", exclude=own)
         if isinstance(config, Config)
         else type(backbone).__qualname__,
         "preprocessing": preprocessing.model_dump(mode="json", exclude=neutral),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from labelwise.heads.kssnet import KssnetHead
     from labelwise.heads.ml_gcn import MlGcnHead
     from labelwise.heads.query_head import QueryHead
+    from labelwise.heads.ram_plus import RamPlusHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
         build,
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     )
     from labelwise.heads.ssgrl import SsgrlHead
     from labelwise.heads.tdrg import TdrgHead
-    from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
+    from labelwise.heads.text_aligned import TextAlignedHead
+    from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l, load_ram
 
 __all__ = [
     "AddGcnHead",
@@ -53,8 +55,10 @@ __all__ = [
     "KssnetHead",
     "MlGcnHead",
     "QueryHead",
+    "RamPlusHead",
     "SsgrlHead",
     "TdrgHead",
+    "TextAlignedHead",
     "as_tokens",
     "build",
     "checked_cooccurrence",
@@ -65,6 +69,7 @@ __all__ = [
     "load_gap",
     "load_ml_decoder",
     "load_q2l",
+    "load_ram",
     "optimize",
     "parse_config",
     "preset",

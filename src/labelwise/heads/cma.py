@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words, on_grid
-from labelwise.heads.builtin import CmaConfig
+from labelwise.heads.graph_configs import CmaConfig
 from labelwise.heads.graphs import LabelClassifier, as_attention, checked_cooccurrence, without_self
 from labelwise.heads.layers import mlp
 from labelwise.heads.registry import register_head

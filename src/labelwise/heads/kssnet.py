@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.heads.base import Head, as_tokens, checked_words
-from labelwise.heads.builtin import KssnetConfig
 from labelwise.heads.folding import Known
+from labelwise.heads.graph_configs import KssnetConfig
 from labelwise.heads.graphs import LEAK, GraphNetwork, checked_cooccurrence, reweighted, without_self
 from labelwise.heads.registry import register_head
 

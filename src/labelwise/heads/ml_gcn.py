@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.heads.base import Head, as_tokens, checked_words
-from labelwise.heads.builtin import MlGcnConfig
 from labelwise.heads.folding import Known
+from labelwise.heads.graph_configs import MlGcnConfig
 from labelwise.heads.graphs import GraphNetwork, checked_cooccurrence, reweighted
 from labelwise.heads.registry import register_head
 

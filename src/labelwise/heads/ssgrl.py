@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words, on_grid
-from labelwise.heads.builtin import SsgrlConfig
 from labelwise.heads.folding import Known
+from labelwise.heads.graph_configs import SsgrlConfig
 from labelwise.heads.graphs import LabelClassifier, checked_cooccurrence, without_self
 from labelwise.heads.registry import register_head
 

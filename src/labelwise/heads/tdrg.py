@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.heads.base import Head, HeadDetails, as_tokens, on_grid
-from labelwise.heads.builtin import TdrgConfig
+from labelwise.heads.graph_configs import TdrgConfig
 from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes, as_attention
 from labelwise.heads.layers import EncoderLayer
 from labelwise.heads.registry import register_head

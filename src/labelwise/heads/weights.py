@@ -1,4 +1,4 @@
-"""Heads with public weights: ML-Decoder's (timm's layer and the authors' repository), Query2Label's and CSRA's.
+"""Heads with public weights: ML-Decoder's (timm's layer and the authors' repository), Query2Label's, CSRA's, RAM++'s.
 
 Each function reads the sizes off the tensors, builds the head and copies tensor by tensor. A tensor that is missing,
 has another shape or belongs to nothing is an error that names it as the file does.
@@ -18,6 +18,7 @@ from labelwise.heads.base import Head
 from labelwise.heads.csra import CsraHead
 from labelwise.heads.gap import GapHead
 from labelwise.heads.query_head import QueryHead
+from labelwise.heads.ram_plus import RamPlusHead
 from labelwise.heads.registry import build, preset, with_options
 
 State = Mapping[str, Tensor]
@@ -126,6 +127,66 @@ def load_q2l(state: State, attention_heads: int = 4) -> QueryHead:
     assert isinstance(head, QueryHead)
     _fill(head, theirs, lambda key: _replaced(key, _Q2L), "Query2Label")
     return head
+
+
+# ---- RAM and RAM++
+
+_RAM = {
+    "project.": "image_proj.",
+    "queries.": "wordvec_proj.",
+    "classifier.": "fc.",
+    "layers.": "tagging_head.encoder.layer.",
+    ".query.": ".crossattention.self.query.",
+    ".key.": ".crossattention.self.key.",
+    ".value.": ".crossattention.self.value.",
+    ".out_proj.": ".crossattention.output.dense.",
+    ".norm1.": ".crossattention.output.LayerNorm.",
+    ".linear1.": ".intermediate.dense.",
+    ".linear2.": ".output.dense.",
+    ".norm2.": ".output.LayerNorm.",
+}
+_RAM_DESCRIPTIONS = 51  # of each tag of RAM++: 50 by a language model, and the tag in a template
+
+
+def load_ram(state: State, attention_heads: int = 4) -> RamPlusHead:
+    """The tagging head of RAM++ or RAM with the weights of their authors' code; captions of RAM are left out.
+
+    Args:
+        state: Of a whole model (`label_embed`, `tagging_head.encoder.layer.0.crossattention.self.query.weight`, ...).
+        attention_heads: The one size that the tensors do not show; the released models have 4.
+
+    Example:
+        head = load_ram(torch.load("ram_plus_swin_large_14m.pth", weights_only=True)["model"])
+    """
+    theirs = {re.sub(r"^vision_multi\.", "tagging_head.", key): value for key, value in state.items()}
+    # BERT's embeddings and self-attention are deleted in the authors' code; older files may still hold them.
+    other = re.compile(r"(visual_encoder|text_decoder|tag_encoder|tagging_head\.(embeddings|.*\.attention))\..*")
+    theirs = {key: value for key, value in theirs.items() if not other.fullmatch(key)}
+    descriptions = _RAM_DESCRIPTIONS if "reweight_scale" in theirs else 1
+    rows, width = _shape(theirs, "label_embed")
+    feedforward, dim = _shape(theirs, "tagging_head.encoder.layer.0.intermediate.dense.weight")
+    options = {
+        "word_dim": descriptions * width,
+        "descriptions": descriptions,
+        "dim": dim,
+        "feedforward": feedforward,
+        "attention_heads": attention_heads,
+        "decoder_layers": sum(key.endswith(".intermediate.dense.weight") for key in theirs),
+    }
+    if rows % descriptions:
+        raise LabelwiseError(f"'label_embed' has {rows} rows, which are not {descriptions} descriptions of each tag")
+    words = theirs.pop("label_embed").float().view(rows // descriptions, -1)
+    config = with_options(preset("ram-plus"), options, "RAM++ weights")
+    head = build(config, _shape(theirs, "image_proj.weight")[1], len(words), words)
+    assert isinstance(head, RamPlusHead)
+    _fill(head, theirs, _ram_name, "RAM++")
+    return head
+
+
+def _ram_name(key: str) -> str:
+    for ours, name in _RAM.items():
+        key = key.replace(ours, name, 1) if ours.startswith(".") or key.startswith(ours) else key
+    return key
 
 
 # ---- CSRA and average pooling

@@ -1,4 +1,4 @@
-"""Models that were trained with the papers' own code: ML-Decoder's, Query2Label's and CSRA's released files, whole."""
+"""Models that were trained with the papers' own code: ML-Decoder's, Query2Label's, CSRA's and RAM++'s files, whole."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from labelwise import heads
 from labelwise.backbones import Backbone, BackboneConfig
 from labelwise.backbones.layouts import recognised_backbone
 from labelwise.backbones.weights import read_checkpoint, unwrapped
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, one_line
 from labelwise.data.labels import label_list
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.readers.base import unique_names
+from labelwise.data.readers.base import read_lines, unique_names
 from labelwise.data.readers.coco import COCO_LABELS
 from labelwise.data.readers.openimages import read_descriptions
 from labelwise.data.readers.voc import VOC_LABELS
@@ -39,8 +39,9 @@ def load_checkpoint(
     attention_heads: int | None = None,
     residual_weight: float | None = None,
     word_vectors: Tensor | str | Path | None = None,
+    thresholds: Sequence[float] | str | Path | None = None,
 ) -> LabelModel:
-    """A model from a checkpoint of ML-Decoder's, Query2Label's, CSRA's, ASL's or CSL's public code.
+    """A model from a checkpoint of ML-Decoder's, Query2Label's, CSRA's, ASL's, CSL's, RAM's or RAM++'s public code.
 
     Backbone and head are read off the tensors. What a file does not say has the value of the released models, or is
     asked for. Nothing in the file is executed. `save` makes a model folder of it, which every command takes.
@@ -53,9 +54,11 @@ def load_checkpoint(
         normalisation: "plain" for inputs in [0, 1], "backbone" for the statistics of its ImageNet weights. Default: as
             the authors' evaluation has it. Query2Label's is an option of its script (`orid_norm`: plain).
         task: "single-label" for a model that was trained with a softmax.
-        attention_heads: Default: 8 for ML-Decoder, 4 for Query2Label, as in the released models.
+        attention_heads: Default: 8 for ML-Decoder, 4 for Query2Label and RAM++, as in the released models.
         residual_weight: CSRA's lambda. Default: that of the released model with as many labels and heads.
         word_vectors: The vectors [N, d_w] of a zero-shot ML-Decoder's labels, or the authors' `wordvec_array.pth`.
+        thresholds: From which score each label applies, or a file with one number per line (RAM's
+            `ram_tag_list_threshold.txt`). Default: RAM's 0.68 for its own models, else 0.5.
 
     Example:
         >>> model = load_checkpoint("tresnet_l_COCO__448_90_0.pth")  # doctest: +SKIP
@@ -74,6 +77,7 @@ def load_checkpoint(
             raise LabelwiseError("the file does not say for which image size it was trained", options={"size": ...})
         backbone = Backbone(BackboneConfig(name=name, size=size), found.backbone)
         names = _names(labels, content, found.head.labels)
+        limits = _thresholds(thresholds, found)
     except LabelwiseError as error:
         raise LabelwiseError(f"{str(file)!r}: {error.message}", options=error.options) from None
     settings = backbone.preprocessing().model_dump() | {"interpolation": "bilinear"}
@@ -85,6 +89,7 @@ def load_checkpoint(
         "task": task,
         "backbone": backbone.config,
         "head": found.head.config,
+        "thresholds": limits,
     }
     config = ModelConfig.parse(values, str(file))
     return LabelModel(config, backbone=backbone, head=found.head).eval()
@@ -124,6 +129,7 @@ class _Found:
     backbone: State  # under the backbone's own names
     normalisation: Normalisation = "plain"
     size: int | None = None
+    threshold: float | None = None  # of all labels
 
 
 def _ml_decoder(state: State, given: _Given) -> _Found:
@@ -155,6 +161,12 @@ def _csra(state: State, given: _Given) -> _Found:
     return _Found(heads.load_csra(state, residual_weight), backbone, normalisation, 448)
 
 
+def _ram(state: State, given: _Given) -> _Found:
+    prefix = "visual_encoder."
+    backbone = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    return _Found(heads.load_ram(state, given.attention_heads or 4), backbone, "backbone", threshold=0.68)
+
+
 def _average_pooling(state: State, given: _Given) -> _Found:
     backbone = {key: value for key, value in state.items() if not key.startswith("head.")}
     return _Found(heads.load_gap({key: value for key, value in state.items() if key not in backbone}), backbone)
@@ -165,6 +177,7 @@ _FAMILIES: dict[str, Callable[[State, _Given], _Found]] = {
     r"(.*\.)?duplicate_pooling": _ml_decoder,
     r"transformer\.decoder\..*": _query2label,
     r"classifier\.multi_head\..*": _csra,
+    r"(tagging_head|vision_multi)\..*": _ram,
     r"head\.fc\..*": _average_pooling,
 }
 
@@ -174,8 +187,8 @@ def _read(state: State, given: _Given) -> _Found:
         if any(re.fullmatch(pattern, key) for key in state):
             return read(state, given)
     raise LabelwiseError(
-        "not a checkpoint of ML-Decoder's, Query2Label's, CSRA's, ASL's or CSL's code: it has no tensor "
-        "'…duplicate_pooling', 'transformer.decoder.…', 'classifier.multi_head.…' or 'head.fc.…'"
+        "not a checkpoint of ML-Decoder's, Query2Label's, CSRA's, RAM++'s, RAM's, ASL's or CSL's code: it has none of "
+        "'…duplicate_pooling', 'transformer.decoder.…', 'classifier.multi_head.…', 'tagging_head.…' or 'head.fc.…'"
     )
 
 
@@ -209,6 +222,21 @@ def _names_inside(content: Mapping[str, Any]) -> tuple[str, ...] | None:
     elif isinstance(classes, dict):
         classes = list(classes.values())
     return tuple(str(name) for name in classes) if isinstance(classes, list | tuple) else None
+
+
+def _thresholds(given: Sequence[float] | str | Path | None, found: _Found) -> tuple[float, ...] | None:
+    """One per label; None for the default."""
+    if given is None:
+        return None if found.threshold is None else (found.threshold,) * found.head.labels
+    try:
+        numbers = tuple(float(line) for line in (read_lines(Path(given)) if isinstance(given, str | Path) else given))
+    except (OSError, ValueError) as error:
+        raise LabelwiseError(f"cannot read the thresholds: {one_line(error)}") from None
+    if len(numbers) != found.head.labels:
+        raise LabelwiseError(
+            f"the model has {found.head.labels} labels, not {len(numbers)}", options={"thresholds": ...}
+        )
+    return numbers
 
 
 def _word_array(file: str | Path) -> Tensor:

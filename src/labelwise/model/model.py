@@ -18,8 +18,10 @@ from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
 from labelwise.model.network import Network
 from labelwise.model.tensors import fitting
+from labelwise.model.towers import open_tower
 from labelwise.model.upload import prepare_upload, upload
 from labelwise.words import WordsConfig, open_words
+from labelwise.words.config import tower_words
 
 if TYPE_CHECKING:
     from labelwise.model.optimize import OptimizedModel
@@ -182,7 +184,8 @@ def create_model(
     """Create a model: any head on any timm backbone.
 
     Args:
-        backbone: As timm spells it.
+        backbone: As timm spells it; or the image tower of an open_clip model, `clip:MODEL/PRETRAINED` or `clip:FOLDER`,
+            whose texts are then the default of `words`. With the head "text-aligned" it answers before any training.
         head: A preset, see `lw.heads.list_heads()`.
         labels: Their names, or how many there are.
         weights: Of the backbone: "auto" (from an installed package, else timm's hub), "hub", "package", the path of a
@@ -210,6 +213,11 @@ def create_model(
         raise LabelwiseError("a model needs labels: give their names, or their number")
     if isinstance(words, str):
         words = WordsConfig(source=words)
+    tower = open_tower(backbone) if tower_words(backbone) else None
+    aligned = tower if heads.preset(head).kind == "text-aligned" else None
+    if aligned is not None:
+        words = words or tower_words(backbone)
+        head_options = {**aligned.head_options, **head_options}
     if words is not None and word_vectors is None:
         word_vectors = open_words(words).vectors(names)
     if word_vectors is not None:
@@ -217,16 +225,23 @@ def create_model(
     # Before the backbone's weights are downloaded: a typo should not cost that.
     head_config = heads.with_options(heads.preset(head), head_options, f"head {head!r}")
     wanted = {"name": backbone, "stage": stage, "size": size, "drop_path": drop_path}
-    built = Backbone(BackboneConfig.parse(wanted, "backbone"), weights)
+    if tower is not None:
+        wanted |= tower.backbone_options(size, with_class_token=aligned is not None)
+    given = weights if tower is None else tower.weights(weights)
+    built = Backbone(BackboneConfig.parse(wanted, "backbone"), given)
+    preprocessing = built.preprocessing()
     values = {
         "backbone": built.config,
         "head": head_config,
         "labels": names,
-        "preprocessing": built.preprocessing(),
+        "preprocessing": preprocessing if tower is None else preprocessing.model_copy(update=tower.normalisation),
         "task": task,
         "words": words,
     }
     config = ModelConfig.parse(values, "model")
-    return LabelModel(
+    model = LabelModel(
         config, backbone=built, word_vectors=word_vectors, label_slot=label_slot, cooccurrence=cooccurrence
     )
+    if aligned is not None and weights != "none":
+        aligned.fill(model.head, words)
+    return model

@@ -35,6 +35,11 @@ def find_folder(
         )
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")
+    if str(source).startswith("clip:"):
+        raise LabelwiseError(
+            f"{str(source)!r} has no labels of its own; with them, lw.create_model({str(source)!r}, 'text-aligned', "
+            "labels).save(FOLDER) makes a model folder"
+        )
     if not is_hub_id(str(source)):
         why = "neither a folder nor a hub id like 'owner/name'"
         if len(path.parts) > 1 and Path(path.parts[0]).is_dir():  # a mistyped path is not asked of the hub

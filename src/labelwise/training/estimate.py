@@ -15,15 +15,16 @@ from labelwise.core.tables import html_table
 from labelwise.heads import preset, with_options
 from labelwise.model.complexity import measure_complexity
 from labelwise.model.model import LabelModel
+from labelwise.model.towers import open_tower
 from labelwise.training.display import Display
 from labelwise.training.distributed import precision_here
 from labelwise.training.model_options import apply_options
 from labelwise.training.optimizer import create_optimizer
-from labelwise.training.recipe import Recipe
+from labelwise.training.recipe import ModelRecipe, Recipe
 from labelwise.training.setup import build_model
 from labelwise.training.step_cost import StepCost, count_step
 from labelwise.training.tables import open_tables
-from labelwise.words.config import USUAL_DIM
+from labelwise.words.config import USUAL_DIM, tower_words
 
 GIB = 2**30
 CUDA_ITSELF = GIB  # its context and libraries, and what the allocator cannot use: about this much
@@ -229,13 +230,18 @@ def hollow_model(recipe: Recipe, labels: tuple[str, ...]) -> LabelModel:
     settings = recipe.model.model_copy(update={"weights": "none", "start": None})
     head = with_options(preset(settings.head), settings.options, f"head {settings.head!r}")
     with torch.device("meta"):
-        words = torch.empty(len(labels), settings.options.get("word_dim") or USUAL_DIM) if head.takes_words else None
+        words = torch.empty(len(labels), _word_dim(settings)) if head.takes_words else None
         model = build_model(recipe.model_copy(update={"model": settings}), labels, word_vectors=words)
     if recipe.model.freeze == "backbone":
         model.backbone.requires_grad_(False).eval()
     else:
         apply_options(model.backbone, recipe)
     return model
+
+
+def _word_dim(settings: ModelRecipe) -> int:
+    tower = open_tower(settings.backbone).head_options if tower_words(settings.backbone) else {}
+    return int({"word_dim": None, **tower, **settings.options}["word_dim"] or USUAL_DIM)
 
 
 def count_training_step(model: LabelModel, recipe: Recipe, batch_size: int) -> tuple[StepCost, int]:

@@ -19,7 +19,7 @@ from labelwise.heads.registry import preset, with_options
 from labelwise.loading.config import AugmentationConfig
 from labelwise.losses import REMEMBERING, check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
-from labelwise.words.config import WordsConfig
+from labelwise.words.config import WordsConfig, tower_words
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Freeze = Literal["none", "stem", "stem+norms", "early", "backbone"]
@@ -57,7 +57,8 @@ class ModelRecipe(Config):
     """Backbone, head and preprocessing.
 
     Attributes:
-        backbone: Name of a timm model. The default's weights come with pip.
+        backbone: Name of a timm model; the default's weights come with pip. Or the image tower of an open_clip model,
+            with its weights: `clip:MODEL/PRETRAINED` or `clip:FOLDER`.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
         stage: Which of the backbone's feature maps to use, counted from the end.
         size: Input size in pixels; None for the backbone's own.
@@ -323,6 +324,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
         and (earlier := run_candidates(start)[0] / RECIPE).is_file()
     ):
         values |= run_recipe(earlier.parent).model_dump(mode="json", include={"data", "model", "loss", "seed"})
+    if path is None and tower_words(str(changes.get("model.backbone"))):
+        values["model"]["size"] = None  # its own: more than in other backbones depends on it
     if "model.head" in changes and isinstance(values.get("model"), dict):
         head = preset(str(changes["model.head"]))
         _keep_what_fits(values["model"], {**head.option_parts(), **head.renamed_options()})
@@ -396,7 +399,7 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
     """
     model = recipe.model
     head = with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if head.takes_words and model.words is None:
+    if head.takes_words and model.words is None and tower_words(model.backbone) is None:
         raise LabelwiseError(
             "this head needs word vectors of the labels, from a package or a file",
             options={"model.words": "package:glove-50d"},

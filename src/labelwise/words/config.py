@@ -19,7 +19,7 @@ class WordsConfig(Config):
 
     Args:
         source: A file of vectors (words.npy with words.labels.txt, words.safetensors, GloVe or word2vec text),
-            package:glove-50d, sentence:minilm, sentence:FOLDER or HUB ID, or clip:MODEL/PRETRAINED.
+            package:glove-50d, sentence:minilm, sentence:FOLDER or HUB ID, clip:MODEL/PRETRAINED or clip:FOLDER.
         templates: Texts with {} for the label's name; their vectors are averaged.
         phrases: Other words for labels, used instead of the name and averaged. In a recipe also a YAML or JSON file.
         normalise: Scale vectors to a mean square of 1, so that queries start at the same scale with every source.
@@ -66,3 +66,12 @@ class WordsConfig(Config):
             if not words:
                 raise ValueError(f"there are no phrases for {label!r}")
         return phrases
+
+
+def tower_words(backbone: str) -> WordsConfig | None:
+    """The texts that belong to the image tower of an open_clip model (`clip:…`); None for any other backbone.
+
+    >>> tower_words("clip:ViT-B-32/openai").templates, tower_words("resnet50")
+    (('a photo of a {}.',), None)
+    """
+    return WordsConfig(source=backbone, templates=("a photo of a {}.",)) if backbone.startswith("clip:") else None

@@ -4,11 +4,12 @@ that new labels can be named later."""
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -50,8 +51,8 @@ def _encoder(source: str, changed: int | None) -> Encoder:
         return TableEncoder(source, glove_package())
     if changed is None:
         raise LabelwiseError(
-            f"no word vectors {source!r}: neither a file nor package:glove-50d, sentence:minilm, sentence:MODEL or "
-            "clip:MODEL/PRETRAINED"
+            f"no word vectors {source!r}: neither a file nor package:glove-50d, sentence:minilm, sentence:MODEL, "
+            "clip:MODEL/PRETRAINED or clip:FOLDER"
         )
     path = Path(source)
     readers = {".npy": read_npy, ".safetensors": read_safetensors}
@@ -130,7 +131,8 @@ class SentenceEncoder:
 
 
 class ClipEncoder:
-    """CLIP's text encoder: `MODEL/PRETRAINED` as in open_clip, e.g. ViT-B-32/openai; PRETRAINED may be a file."""
+    """The text tower of CLIP, SigLIP or SigLIP 2: MODEL/PRETRAINED as in open_clip, e.g. ViT-B-32/openai, where
+    PRETRAINED may be a file; or a folder with `open_clip_config.json` and the weights, as on the hub."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -138,19 +140,41 @@ class ClipEncoder:
         except ImportError:
             raise missing_extra("open_clip_torch", "clip") from None
         architecture, _, pretrained = name.partition("/")
-        if not pretrained:
+        folder = Path(name).is_dir()
+        if not folder and not pretrained:
             # Without it open_clip would use random weights.
-            raise LabelwiseError(f"clip:{name} names no weights; write clip:MODEL/PRETRAINED, e.g. ViT-B-32/openai")
+            raise LabelwiseError(
+                f"clip:{name} names no weights; write clip:MODEL/PRETRAINED, e.g. ViT-B-32/openai, or clip:FOLDER"
+            )
+        source = {"model_name": f"local-dir:{name}"} if folder else {"model_name": architecture}
+        weights = {} if folder else {"pretrained": pretrained}
         try:
-            self.model = open_clip.create_model(architecture, pretrained=pretrained).eval()
-            self.tokenizer = open_clip.get_tokenizer(architecture)
-        except (OSError, RuntimeError, ValueError) as error:
+            with torch.device("cpu"):  # it is kept for all later callers
+                self.model = open_clip.create_model(**source, **weights, require_pretrained=True).eval()
+            settings = _model_config(Path(name)) if folder else open_clip.get_model_config(architecture)
+            # A tokenizer may bring code of its own, and a config may ask to run it: never.
+            plain = {"trust_remote_code": False} if settings["text_cfg"].get("hf_tokenizer_name") else {}
+            self.tokenizer = open_clip.get_tokenizer(**source, **plain)
+        except ImportError as error:  # SigLIP's tokenizers
+            raise missing_extra(error.name or "transformers", "clip") from None
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise LabelwiseError(f"no CLIP model {name!r}: {one_line(error)[:200]}") from None
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
         batches = [list(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
         return F.normalize(torch.cat([self.model.encode_text(self.tokenizer(batch)) for batch in batches]), dim=-1)
+
+
+def _model_config(folder: Path) -> Any:
+    return json.loads((folder / "open_clip_config.json").read_text(encoding="utf-8"))["model_cfg"]
+
+
+def clip_model(source: str) -> Any:
+    """The open_clip model of a source `clip:…`, image tower and all."""
+    encoder = _encoder(source, None)
+    assert isinstance(encoder, ClipEncoder)
+    return encoder.model
 
 
 def unit_mean_square(vectors: Tensor) -> Tensor:

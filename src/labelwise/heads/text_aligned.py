@@ -1,0 +1,141 @@
+"""Labels in words on the towers of CLIP and SigLIP: how similar an image, and each of its patches, is to their texts.
+
+Nothing needs training: the logits start as those of the towers (Radford et al. 2021; Zhai et al. 2023), and patches are
+pooled per label by the softmax of their own logits, as in DualCoOp (Sun et al. 2022). What is trained are prompts: a
+residual on each label's text embedding (TaskRes, Yu et al. 2023) and one negative text for all labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labelwise.core.errors import LabelwiseError
+from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+from labelwise.heads.layers import Attention
+from labelwise.heads.registry import register_head
+from labelwise.heads.text_configs import TextAlignedConfig
+
+_RESIDUAL = 0.5  # TaskRes' alpha
+
+
+class AttentionPool(nn.Module):
+    """SigLIP's pooling (Zhai et al. 2022): a learned query reads the tokens; an MLP. Tokens [B, T, C] -> [B, C]."""
+
+    def __init__(self, dim: int, heads: int, feedforward: int, activation: str) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(1, 1, dim) * dim**-0.5)
+        self.attention = Attention(dim, heads, dropout=0.0)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.linear1 = nn.Linear(dim, feedforward)
+        self.activation = nn.GELU("tanh" if activation == "gelu-tanh" else "none")
+        self.linear2 = nn.Linear(feedforward, dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        pooled: Tensor = self.attention(self.query, tokens)[:, 0]
+        out: Tensor = pooled + self.linear2(self.activation(self.linear1(self.norm(pooled))))
+        return out
+
+
+@register_head(TextAlignedConfig)
+class TextAlignedHead(Head):
+    """scale * ((1 - w) * cos(image, text) + w * pooled cos(patch, text)) + bias, less the same for the negative text.
+
+    A patch is embedded as if it were the whole image: what the tower's pooling and projection make of it alone. That is
+    MaskCLIP's reading (Zhou et al. 2022) of towers whose pooling is an attention; for a class token, the backbone does
+    its part (`BackboneConfig.class_token`).
+    """
+
+    config: TextAlignedConfig
+
+    def __init__(
+        self, config: TextAlignedConfig, in_features: int, labels: int, word_vectors: Tensor | None = None
+    ) -> None:
+        super().__init__(config, in_features, labels)
+        words = checked_words(word_vectors, labels, config.word_dim)
+        self.register_buffer("word_vectors", words)
+        channels = in_features // 2 if config.pool == "token" else in_features
+        dim = words.shape[1]  # d, of the space that images and texts share
+        if not config.project and channels != dim:
+            raise LabelwiseError(
+                f"without a projection, word vectors must have the map's {channels} numbers, not {dim}",
+                options={"head.project": True},
+            )
+        self.pool = None
+        if config.pool == "attention":
+            feedforward = config.feedforward or 4 * channels
+            self.pool = AttentionPool(channels, config.attention_heads, feedforward, config.activation)
+        self.project = nn.Linear(channels, dim, bias=False) if config.project else None
+        for tower in (self.pool, self.project):
+            if tower is not None:
+                tower.requires_grad_(config.train_projection)
+        self.residuals = nn.Parameter(torch.zeros(labels, dim))
+        self.negative = nn.Parameter(torch.zeros(dim))  # subtracted from every text
+        self.patch_weight = nn.Parameter(torch.tensor(config.patch_weight))  # w
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(10.0)))  # SigLIP's first values
+        self.logit_bias = nn.Parameter(torch.tensor(-10.0))
+        self.texts: nn.Parameter | None = None  # [N, d], after `fold_constants`
+        self.has_patches = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        image, tokens = self._pooled(x)
+        return self._mixed(self._similar(image), self._similar(self._alone(tokens)) if self.has_patches else None)
+
+    def details(self, x: Tensor) -> HeadDetails:
+        grid = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
+        image, tokens = self._pooled(x)
+        patches = self._similar(self._alone(tokens))  # [B, T, N]
+        attention = patches.softmax(dim=1).transpose(1, 2).unflatten(-1, grid)  # [B, N, H, W]
+        logits = self._mixed(self._similar(image), patches)
+        return HeadDetails(logits, self.label_query, attention_layers=(attention.unsqueeze(1),))
+
+    def fold_constants(self, tokens: int) -> None:
+        self.texts = nn.Parameter(self._texts(), requires_grad=False)
+        self.word_vectors = None
+        del self.residuals, self.negative, self.logit_scale
+        self.has_patches = bool(self.patch_weight)  # with a weight of 0 only `details` needs them
+
+    def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
+        """Known labels keep their trained residuals; new ones start at their words."""
+        row = dict(zip(before, self.residuals.detach(), strict=True))
+        residuals = torch.stack([row.get(label, torch.zeros_like(self.negative)) for label in after])
+        return self._rebuilt(self.config, len(after), word_vectors, state={"residuals": residuals})
+
+    def _mixed(self, image: Tensor, patches: Tensor | None) -> Tensor:
+        """Logits [B, N] from the similarities of the image [B, N] and of the patches [B, T, N]."""
+        if patches is not None:
+            pooled = (patches.softmax(dim=1) * patches).sum(dim=1)
+            image = image + self.patch_weight * (pooled - image)
+        return image + self.logit_bias
+
+    def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The image's vector [B, C] and its patches [B, T, C]."""
+        tokens, _ = as_tokens(x, self.in_features)
+        if self.config.pool == "token":  # the class token is at every position
+            tokens, token = tokens.chunk(2, dim=2)
+            return token.mean(dim=1), tokens
+        return tokens.mean(dim=1) if self.pool is None else self.pool(tokens), tokens
+
+    def _alone(self, tokens: Tensor) -> Tensor:
+        """Each patch pooled as an image of its own: [B, T, C] -> [B, T, C]."""
+        if self.pool is None:
+            return tokens
+        return self.pool(tokens.flatten(0, 1).unsqueeze(1)).view(tokens.shape)
+
+    def _similar(self, x: Tensor) -> Tensor:
+        """scale * (cos(x, text) - cos(x, negative)): [..., C] -> [..., N]."""
+        embedded = x if self.project is None else self.project(x)
+        return F.linear(F.normalize(embedded, dim=-1), self._texts())
+
+    def _texts(self) -> Tensor:
+        """What an image's embedding is multiplied with: [N, d]."""
+        if self.texts is not None:
+            return self.texts
+        assert self.word_vectors is not None
+        texts = F.normalize(F.normalize(self.word_vectors, dim=1) + _RESIDUAL * self.residuals, dim=1)
+        return self.logit_scale.exp() * (texts - self.negative)
