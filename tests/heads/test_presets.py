@@ -23,6 +23,38 @@ class TestCsra(HeadKit):
     options: ClassVar = {"residual_heads": 4}
 
 
+class TestCTran(HeadKit):
+    name = "c-tran"
+    options: ClassVar = {**SMALL, "encoder_layers": 2}
+
+
+class NeedsTheMap(HeadKit):
+    """A head to which it matters where a token is."""
+
+    def test_tokens_give_the_same_as_the_map(self) -> None:
+        with pytest.raises(LabelwiseError, match="give it the map"):
+            self.head()(torch.randn(2, 12, CHANNELS))
+
+
+class TestSrn(NeedsTheMap):
+    name = "srn"
+    options: ClassVar = {"width": 8}
+
+
+class TestSst(NeedsTheMap):
+    name = "sst"
+    options: ClassVar = SMALL
+
+
+class TestSstWithoutPositions(HeadKit):
+    name = "sst"
+    options: ClassVar = {**SMALL, "positions": "none"}
+
+
+class TestMcar(NeedsTheMap):
+    name = "mcar"
+
+
 class TestTransformerDecoder(HeadKit):
     name = "transformer-decoder"
     options: ClassVar = SMALL
@@ -83,14 +115,9 @@ class TestHsqBaseline(HeadKit):
     options: ClassVar = SMALL
 
 
-class TestQ2l(HeadKit):
+class TestQ2l(NeedsTheMap):
     name = "q2l"
     options: ClassVar = SMALL
-
-    def test_tokens_give_the_same_as_the_map(self) -> None:
-        """Q2L's 2-D positions need the map: tokens alone do not say where they were."""
-        with pytest.raises(LabelwiseError, match="give it the map"):
-            self.head()(torch.randn(2, 12, CHANNELS))
 
     def test_without_a_projection_the_map_is_the_tokens(self) -> None:
         head = heads.create("q2l", in_features=CHANNELS, labels=5, attention_heads=2, encoder_layers=0, project=False)
@@ -193,5 +220,5 @@ def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
 
 def test_every_preset_is_in_the_kit() -> None:
     baselines = {"conse", "fast0tag"}  # in test_zero_shot_baselines.py
-    covered = {kit.name for kit in HeadKit.__subclasses__()}
+    covered = {kit.name for kit in (*HeadKit.__subclasses__(), *NeedsTheMap.__subclasses__()) if hasattr(kit, "name")}
     assert set(heads.list_heads()) <= covered | baselines

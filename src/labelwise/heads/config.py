@@ -59,6 +59,11 @@ class HeadConfig(Config):
         return False
 
     @property
+    def takes_known(self) -> bool:
+        """Whether the head can be told of labels that are known, its argument `known`."""
+        return False
+
+    @property
     def bound_options(self) -> dict[str, str]:
         """The settings that tie the head to the labels it was trained on, each with the value that does not."""
         return {} if self.takes_words else {"head": "ml-decoder", "head.queries": "words", "head.classifier": "shared"}
