@@ -159,7 +159,8 @@ def _traced(module: nn.Module, size: int) -> ExportedProgram:
     if takes_other_sizes(module, size):
         module, example = with_constant_padding(module), torch.zeros(2, 3, size + 2 * STRIDE, size + 3 * STRIDE)
         shapes |= {2: STRIDE * Dim("rows", min=2), 3: STRIDE * Dim("columns", min=2)}
-    further = [torch.zeros(2, len(module.labels))] if KNOWN in inputs_of(module) else []
+    network: Any = module
+    further = [torch.zeros(2, len(network.labels))] if KNOWN in inputs_of(module) else []
     batch = [{0: Dim.DYNAMIC} for _ in further]
     with _quiet():
         try:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+    from labelwise.heads.base import Head, HeadDetails, as_map, as_tokens, checked_words
+    from labelwise.heads.c_tran import CTranHead
     from labelwise.heads.config import HeadConfig
     from labelwise.heads.conse import ConseHead
     from labelwise.heads.csra import CsraHead
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from labelwise.heads.fast0tag import Fast0TagHead
     from labelwise.heads.folding import optimize
     from labelwise.heads.gap import GapHead
+    from labelwise.heads.mcar import McarHead
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.srn import SrnHead
+    from labelwise.heads.sst import SstHead
     from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
     "AnyHeadConfig",
+    "CTranHead",
     "ConseHead",
     "CsraHead",
     "Fast0TagHead",
@@ -41,7 +46,11 @@ __all__ = [
     "Head",
     "HeadConfig",
     "HeadDetails",
+    "McarHead",
     "QueryHead",
+    "SrnHead",
+    "SstHead",
+    "as_map",
     "as_tokens",
     "build",
     "checked_words",

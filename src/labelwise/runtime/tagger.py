@@ -108,6 +108,8 @@ class Tagger:
             )
         if self.config.task == "single-label":
             raise LabelwiseError("a single-label model has one label to find: leave known labels out")
+        if not isinstance(known, Mapping):
+            raise LabelwiseError('known labels are given with whether they are there: known={"person": True}')
         row = np.full(len(self.labels), -1, np.float32)
         for label, present in known.items():
             if label not in self.labels:
