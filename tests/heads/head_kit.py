@@ -44,6 +44,10 @@ class HeadKit:
         torch.manual_seed(1)
         return heads.create(self.name, in_features=CHANNELS, labels=labels, **self.options, **more).eval()
 
+    def known(self, images: int) -> tuple[Tensor, ...]:
+        """A further input of heads that take it: labels that are known to be there, to be absent, or not known."""
+        return (torch.randint(-1, 2, (images, LABELS)).float(),) if heads.preset(self.name).takes_known else ()
+
     def test_one_logit_for_each_label(self) -> None:
         head = self.head()
         assert head(torch.randn(3, CHANNELS, 4, 5)).shape == (3, LABELS)
@@ -64,7 +68,7 @@ class HeadKit:
     def test_a_gradient_reaches_every_trainable_parameter_and_the_input(self) -> None:
         head = self.head().train()
         x = torch.randn(8, CHANNELS, 4, 4, requires_grad=True)
-        head(x).square().sum().backward()
+        head(x, *self.known(8)).square().sum().backward()
         without = [n for n, p in head.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
         assert without == []
         assert x.grad is not None
@@ -108,10 +112,12 @@ class HeadKit:
         """With all that `labelwise export` writes: logits, attention and gates."""
         head = self.head()
         sizes = {0: Dim("batch", max=64), 2: Dim("height", max=64), 3: Dim("width", max=64)}
-        program = torch.export.export(HeadOutputs(head), (torch.randn(2, CHANNELS, 4, 5),), dynamic_shapes=(sizes,))
-        x = torch.randn(3, CHANNELS, 7, 6)
-        details, found = head.details(x), dict(zip(outputs_of(head.config), program.module()(x), strict=True))
-        torch.testing.assert_close(found["out"], head(x), atol=1e-5, rtol=1e-4)
+        shapes = (sizes, {0: sizes[0]}) if head.takes_known else (sizes,)
+        example = torch.randn(2, CHANNELS, 4, 5), *self.known(2)
+        program = torch.export.export(HeadOutputs(head), example, dynamic_shapes=shapes)
+        x = torch.randn(3, CHANNELS, 7, 6), *self.known(3)
+        details, found = head.details(*x), dict(zip(outputs_of(head.config), program.module()(*x), strict=True))
+        torch.testing.assert_close(found["out"], head(*x), atol=1e-5, rtol=1e-4)
         if head.has_attention:
             torch.testing.assert_close(found["attention"][:, -1], details.attention, atol=1e-4, rtol=0)
         if head.has_experts:
@@ -145,7 +151,24 @@ class HeadKit:
 
     def test_an_optimized_copy_gives_the_same_logits(self) -> None:
         head, x = self.head(), torch.randn(2, CHANNELS, 3, 5)
-        torch.testing.assert_close(heads.optimize(head, tokens=15)(x), head(x), atol=1e-4, rtol=1e-3)
+        fast = heads.optimize(head, tokens=15)
+        for inputs in ((x,), (x, *self.known(2))):
+            torch.testing.assert_close(fast(*inputs), head(*inputs), atol=1e-4, rtol=1e-3)
+
+    def test_known_labels_change_the_others(self) -> None:
+        """Also those of the same image alone, and nothing if nothing is known."""
+        head, x = self.head(), torch.randn(2, CHANNELS, 3, 5)
+        if not head.takes_known:
+            return
+        known = torch.full((2, LABELS), -1.0)
+        torch.testing.assert_close(head(x, known), head(x))
+        known[0, 3] = 1
+        present, before = head(x, known), head(x)
+        known[0, 3] = 0
+        others = torch.arange(LABELS) != 3
+        assert ((present - before)[0, others].abs() > 1e-6).all()
+        assert ((present - head(x, known))[0, others].abs() > 1e-6).all()
+        torch.testing.assert_close(present[1], before[1])
 
     def test_wrong_shapes_are_refused(self) -> None:
         wrong: list[Tensor] = [torch.randn(2, CHANNELS + 1, 4, 4), torch.randn(2, CHANNELS)]

@@ -25,6 +25,38 @@ class TestCsra(HeadKit):
     options: ClassVar = {"residual_heads": 4}
 
 
+class TestCTran(HeadKit):
+    name = "c-tran"
+    options: ClassVar = {**SMALL, "encoder_layers": 2}
+
+
+class NeedsTheMap(HeadKit):
+    """A head to which it matters where a token is."""
+
+    def test_tokens_give_the_same_as_the_map(self) -> None:
+        with pytest.raises(LabelwiseError, match="give it the map"):
+            self.head()(torch.randn(2, 12, CHANNELS))
+
+
+class TestSrn(NeedsTheMap):
+    name = "srn"
+    options: ClassVar = {"width": 8}
+
+
+class TestSst(NeedsTheMap):
+    name = "sst"
+    options: ClassVar = SMALL
+
+
+class TestSstWithoutPositions(HeadKit):
+    name = "sst"
+    options: ClassVar = {**SMALL, "positions": "none"}
+
+
+class TestMcar(NeedsTheMap):
+    name = "mcar"
+
+
 class TestTransformerDecoder(HeadKit):
     name = "transformer-decoder"
     options: ClassVar = SMALL
@@ -85,14 +117,9 @@ class TestHsqBaseline(HeadKit):
     options: ClassVar = SMALL
 
 
-class TestQ2l(HeadKit):
+class TestQ2l(NeedsTheMap):
     name = "q2l"
     options: ClassVar = SMALL
-
-    def test_tokens_give_the_same_as_the_map(self) -> None:
-        """Q2L's 2-D positions need the map: tokens alone do not say where they were."""
-        with pytest.raises(LabelwiseError, match="give it the map"):
-            self.head()(torch.randn(2, 12, CHANNELS))
 
     def test_without_a_projection_the_map_is_the_tokens(self) -> None:
         head = heads.create("q2l", in_features=CHANNELS, labels=5, attention_heads=2, encoder_layers=0, project=False)
@@ -197,4 +224,6 @@ def test_every_preset_is_in_the_kit() -> None:
     for path in Path(__file__).parent.glob("test_*.py"):  # some are in the files of their own tests
         if "(HeadKit)" in path.read_text():
             import_module(path.stem)
-    assert set(heads.list_heads()) <= {kit.name for kit in HeadKit.__subclasses__()}
+    assert set(heads.list_heads()) <= {
+        kit.name for kit in (*HeadKit.__subclasses__(), *NeedsTheMap.__subclasses__()) if hasattr(kit, "name")
+    }

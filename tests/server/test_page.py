@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -69,7 +70,9 @@ def models(photos: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
         classifier="shared", groups=None,
     )  # fmt: skip
     spread(words, photos).save(root / "words")
-    return {name: root / name for name in ("first", "cropped", "words")}
+    told = create_model("test_resnet", "c-tran", LABELS, encoder_layers=1, **small)
+    spread(told, photos).save(root / "told")
+    return {name: root / name for name in ("first", "cropped", "words", "told")}
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +316,61 @@ def test_corrections_reach_the_table_and_the_sidecars(
     visit.page.locator("#which").select_option("corrected")
     assert visit.names() == [Path(photos[place]).name]
     assert visit.complaints() == []
+
+
+def test_corrected_labels_are_told_to_a_model_that_can_use_them(
+    browser: Any, address: str, photos: list[str], models: dict[str, Path]
+) -> None:
+    visit, tagger = Visit(browser, address), Tagger(LabelModel.from_pretrained(models["told"]))
+    switch = visit.page.get_by_label("Labels that you correct are known to the model")
+    assert switch.is_hidden()  # the first model cannot
+    visit.page.locator("#model").select_option("told")
+    visit.add(photos[0])
+    card = visit.page.locator(".card").first
+
+    def scores() -> dict[str, float]:
+        visit.settle(1)
+        (found,) = json.loads(visit.saved("Save JSON"))
+        return dict(found["all_scores"])
+
+    (alone,) = tagger.predict(photos[0])
+    (there,) = tagger.predict(photos[0], known={"sun": "sun" not in alone.labels})
+    assert scores() == pytest.approx(alone.all_scores, abs=1e-5)
+    card.get_by_role("button", name="Show the other").click()
+    card.get_by_role("checkbox", name=re.compile("^sun: ")).click()
+    assert scores() == pytest.approx(there.all_scores, abs=1e-5)
+    assert visit.page.evaluate("document.activeElement.dataset.label") == "sun"  # the keyboard stays there
+    switch.click()
+    assert scores() == pytest.approx(alone.all_scores, abs=1e-5)
+    switch.click()
+    assert scores() == pytest.approx(there.all_scores, abs=1e-5)
+    card.get_by_role("checkbox", name=re.compile("^sun: ")).click()  # what the model says is no correction
+    assert scores() == pytest.approx(alone.all_scores, abs=1e-5)
+    assert visit.complaints() == []
+
+
+def test_known_labels_over_http(address: str, photos: list[str], models: dict[str, Path]) -> None:
+    tagger, body = Tagger(LabelModel.from_pretrained(models["told"])), Path(photos[0]).read_bytes()
+
+    def ask(path: str, **query: str) -> tuple[int, dict[str, Any]]:
+        answer = httpx.post(f"{address}/models/{path}", params=query, content=body, headers={"X-API-Key": KEY})
+        return answer.status_code, answer.json()
+
+    expected = tagger.predict(photos[0], known={"sun": True, "boat": False})[0]
+    status, found = ask("told/predict", known="sun", known_absent="boat", all_scores="true")
+    assert status == 200
+    assert found["predictions"][0]["all_scores"] == pytest.approx(expected.all_scores, abs=1e-5)
+    status, found = ask("told/explain", known="sun", known_absent="boat", labels="dog")
+    assert found["labels"] == pytest.approx(expected.all_scores, abs=1e-5)
+    np.testing.assert_allclose(found["maps"]["dog"], expected.attention("dog"), atol=1e-5)
+    for path, query, said in (
+        ("first/predict", {"known": "sun"}, "the model 'first' cannot use known labels; leave them out (see /models)"),
+        ("told/predict", {"known": "sum"}, "unknown label 'sum'; did you mean 'sun'?"),
+        ("told/predict", {"known": "sun", "known_absent": "sun"}, "'sun' cannot be known to be there and to be absent"),
+        ("told/predict", {"known_absent": " ,"}, "known_absent is empty"),
+    ):
+        status, found = ask(path, **query)
+        assert (status, found["error"][: len(said)]) == (422, said)
 
 
 def test_an_image_fills_the_window_with_its_map(browser: Any, address: str, photos: list[str]) -> None:

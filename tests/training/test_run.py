@@ -133,13 +133,27 @@ def test_scenes_have_the_labels_of_the_maps_in_them(
 
 
 # A backbone that learns too has weights and optimizer state in another order than a checkpoint.
-@pytest.mark.parametrize(("freeze", "stops_at"), [("backbone", range(1, 10)), ("none", [2, 7])])
+# C-Tran's label masks are drawn anew in every step.
+C_TRAN = {"model.head": "c-tran", "model.options": {"dim": 16, "encoder_layers": 1}}
+
+
+@pytest.mark.parametrize(
+    ("freeze", "stops_at", "changes"),
+    [("backbone", range(1, 10), {}), ("none", [2, 7], {}), ("backbone", [6], C_TRAN)],
+    ids=["backbone", "none", "c-tran"],
+)
 def test_stopped_after_any_step_a_run_goes_on_to_the_same_bits(
-    freeze: str, stops_at: Sequence[int], sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    freeze: str,
+    stops_at: Sequence[int],
+    changes: dict[str, Any],
+    sample: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two epochs of five batches, two of them to an optimizer step, a checkpoint wherever one may be written."""
     wanted = recipe(
-        sample, **{"model.freeze": freeze, "accumulate": 2, "ema": 0.9, "checkpoint_minutes": 1e-9, "epochs": 2}
+        sample,
+        **{"model.freeze": freeze, "accumulate": 2, "ema": 0.9, "checkpoint_minutes": 1e-9, "epochs": 2, **changes},
     )
     train(wanted, tmp_path / "whole")
     expected = weights(tmp_path / "whole")

@@ -52,8 +52,8 @@ def predict(
         model: A run, a model folder, an exported model, a hub id, a model in memory or a `Tagger`. Default: the bundled
             tagger. To predict several times, load it once with `lw.load`.
         progress: Show a progress bar, or a callback `(description, done, total)`.
-        **options: As for `lw.predict_stream`: `threshold`, `top`, `labels`, `engine`, `batch_size`, `on_bad_image`, and
-            the files to write, e.g. `csv="tags.csv"`.
+        **options: As for `lw.predict_stream`: `threshold`, `top`, `labels`, `known`, `engine`, `batch_size`,
+            `on_bad_image`, and the files to write, e.g. `csv="tags.csv"`.
 
     Example:
         >>> import labelwise as lw
@@ -110,6 +110,7 @@ def predict_stream(
     threshold: float | None = None,
     top: int | None = None,
     labels: Sequence[str] | None = None,
+    known: Mapping[str, bool] | None = None,
     engine: EngineName = "auto",
     batch_size: int = 32,
     on_bad_image: OnBadImage | None = None,
@@ -131,6 +132,8 @@ def predict_stream(
         threshold: One threshold for all labels instead of the model's own.
         top: The K best labels whatever their thresholds; with `threshold`, at most K of those that reach it.
         labels: Other labels than the model was trained for, if it works on words.
+        known: Labels that are known to be there or not, on all of the images: `{"person": True, "car": False}`. They
+            change the scores of the others, if the model's head can use them (C-Tran).
         engine: What runs the model. `auto`: the fastest one with the same scores, measured once if there are many
             images.
         batch_size: Images per batch.
@@ -184,6 +187,7 @@ def predict_stream(
                 sidecars.wants(_name(image))
     quiet = total is not None and total <= _FEW
     tagger = open_tagger(model, threshold, labels, engine, total or 0, batch_size, None if quiet else say)
+    tagger.known_labels(known)  # a mistake in them is told before anything is written
     with ExitStack() as stack:
         writers: list[Writer] = [] if sidecars is None else [sidecars]
         if json_file or csv_file:
@@ -204,7 +208,7 @@ def predict_stream(
 
     def predictions() -> Iterator[Prediction]:
         with files:
-            for prediction in tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image):
+            for prediction in tagger.stream(wanted, batch_size=batch_size, on_bad_image=on_bad_image, known=known):
                 if waiting := takers.popleft():
                     chosen = prediction.choose(top, threshold)
                     for writer in waiting:
@@ -225,6 +229,7 @@ def predict_job(
     threshold: float | None = None,
     top: int | None = None,
     labels: Sequence[str] | None = None,
+    known: Mapping[str, bool] | None = None,
     engine: EngineName = "auto",
     batch_size: int = 32,
     runner: Runner = "local",
@@ -249,6 +254,7 @@ def predict_job(
         threshold: One threshold for all labels instead of the model's own.
         top: The K best labels whatever their thresholds; with `threshold`, at most K of those that reach it.
         labels: Other labels than the model was trained for, if it works on words.
+        known: Labels that are known to be there or not, on all of the images, as for `lw.predict_stream`.
         engine: What runs the model.
         batch_size: Images per batch.
         runner: `local` works on one part after the other in this process, `ray` on all cores or on a cluster.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -34,10 +34,8 @@ from labelwise.core.terminal import visible
 from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
 from labelwise.runtime.exported import CONFIG, is_hub_id
+from labelwise.runtime.prediction import Prediction, known_from
 from labelwise.runtime.run_files import MODEL, settle
-
-if TYPE_CHECKING:
-    from labelwise.runtime.prediction import Prediction
 
 _WIDEST_NAME = 60  # characters: longer paths do not push the labels of all others to the right
 _FEW = 8  # images that need no progress bar
@@ -52,6 +50,8 @@ def predict(
     top: Annotated[int | None, AtLeastOne] = None,
     threshold: float | None = None,
     labels: str | None = None,
+    known: str | None = None,
+    known_absent: str | None = None,
     engine: Engine = "auto",
     batch_size: BatchSize = 32,
     on_bad_image: Literal["error", "skip"] | None = None,
@@ -74,6 +74,11 @@ def predict(
     ----------
     labels
         Other labels than the model was trained for, separated by commas, if it works on words.
+    known
+        Labels that are known to be on the images, separated by commas: they change the scores of the others, if the
+        model's head can use them (C-Tran).
+    known_absent
+        Labels that are known not to be on the images, separated by commas.
     strict
         Stop at the first image that cannot be decoded, as with --on-bad-image error.
     paths
@@ -96,6 +101,7 @@ def predict(
         "threshold": threshold,
         "top": top,
         "labels": split_names(labels),
+        "known": known_from(split_names(known), split_names(known_absent)),
         "engine": engine,
         "batch_size": batch_size,
     }

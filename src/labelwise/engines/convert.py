@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.heads import Head, HeadConfig
 from labelwise.model.network import Network, TorchEngine
-from labelwise.runtime.exported import ATTENTION, GATES, OUT
+from labelwise.runtime.exported import ATTENTION, GATES, IMAGES, KNOWN, OUT
 from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
@@ -36,10 +36,11 @@ class Explaining(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.backbone, self.head = network.backbone, HeadOutputs(network.head)
+        self.backbone, self.head, self.labels = network.backbone, HeadOutputs(network.head), network.labels
+        self.takes_known = network.takes_known
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = self.head(self.backbone(images))
+    def forward(self, images: Tensor, known: Tensor | None = None) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.head(self.backbone(images), known)
         return outputs
 
 
@@ -50,8 +51,8 @@ class HeadOutputs(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        details = self.head.details(x)
+    def forward(self, x: Tensor, known: Tensor | None = None) -> tuple[Tensor, ...]:
+        details = self.head.details(x, **({} if known is None else {"known": known}))
         found = (details.logits, details.mean_attention, details.stacked_gates)
         return tuple(output for output in found if output is not None)
 
@@ -59,6 +60,11 @@ class HeadOutputs(nn.Module):
 def outputs_of(config: HeadConfig) -> tuple[str, ...]:
     """The names of `HeadOutputs`."""
     return (OUT, *([ATTENTION] if config.has_attention else []), *([GATES] if config.has_experts else []))
+
+
+def inputs_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of a network's inputs."""
+    return (IMAGES, KNOWN) if getattr(module, "takes_known", False) else (IMAGES,)
 
 
 def convert(
@@ -74,7 +80,7 @@ def convert(
     """Write the file that `family` opens; gives its path. The module is in evaluation mode, on the CPU.
 
     Args:
-        module: images [B, 3, size, size] -> the outputs.
+        module: images [B, 3, size, size], and labels [B, N] if some may be known (`inputs_of`) -> the outputs.
         family: What the file is for.
         folder: Where to write it.
         size: Of the images, in pixels.
@@ -88,7 +94,7 @@ def convert(
         with _quiet():
             torch.export.save(program, path, extra_files={f"{KEY}.json": metadata})
     else:
-        _write_onnx(program, folder / FILES["onnxruntime"], metadata, outputs)
+        _write_onnx(program, folder / FILES["onnxruntime"], metadata, inputs_of(module), outputs)
     if half and family == "onnxruntime":
         store_half(path)
     if family == "openvino":
@@ -153,22 +159,27 @@ def _traced(module: nn.Module, size: int) -> ExportedProgram:
     if takes_other_sizes(module, size):
         module, example = with_constant_padding(module), torch.zeros(2, 3, size + 2 * STRIDE, size + 3 * STRIDE)
         shapes |= {2: STRIDE * Dim("rows", min=2), 3: STRIDE * Dim("columns", min=2)}
+    network: Any = module
+    further = [torch.zeros(2, len(network.labels))] if KNOWN in inputs_of(module) else []
+    batch = [{0: Dim.DYNAMIC} for _ in further]
     with _quiet():
         try:
-            return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
+            return torch.export.export(module, (example, *further), dynamic_shapes=(shapes, *batch), strict=False)
         except Exception as error:  # tracing fails with all kinds of errors
             reason = " ".join(str(error).split())[:300]
             raise LabelwiseError(f"this network cannot be exported ({type(error).__name__}: {reason})") from error
 
 
-def _write_onnx(program: ExportedProgram, path: Path, metadata: str, outputs: Sequence[str]) -> None:
+def _write_onnx(
+    program: ExportedProgram, path: Path, metadata: str, inputs: Sequence[str], outputs: Sequence[str]
+) -> None:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
         raise missing_extra("onnxscript", "onnx") from None
     with _quiet():
         written = torch.onnx.export(
-            program, dynamo=True, input_names=["images"], output_names=list(outputs), verbose=False
+            program, dynamo=True, input_names=list(inputs), output_names=list(outputs), verbose=False
         )
     assert written is not None
     written.model.metadata_props[KEY] = metadata

@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError
-from labelwise.engines.convert import STRIDE, Explaining, convert, open_file, outputs_of, takes_other_sizes
+from labelwise.engines.convert import STRIDE, Explaining, convert, inputs_of, open_file, outputs_of, takes_other_sizes
 from labelwise.engines.measure import package_version
 from labelwise.engines.quantize import Calibration, quantize
 from labelwise.model.folder import replace_model_folder
@@ -65,6 +65,7 @@ def export_model(
     about = ExportConfig(
         kind=kind,
         precision="int8" if calibration is not None else "float16" if half else "float32",
+        inputs=inputs_of(model),
         outputs=outputs,
         label_query=None if label_query == tuple(range(len(label_query))) else label_query,
         other_sizes=takes_other_sizes(model, model.config.preprocessing.size),
@@ -103,9 +104,11 @@ def largest_difference(engine: Engine, model: LabelModel, about: ExportConfig) -
     largest = 0.0
     for batch, height, width in shapes:
         images = _noise(batch, height, width)
-        expected = _expected(model, images, about)
+        known = _some_known(batch, len(model.labels)) if model.takes_known else None
+        expected = _expected(model, images, known, about)
         try:
-            found = {OUT: engine(images)} if about.outputs == (OUT,) else engine.outputs(images)  # type: ignore[attr-defined]
+            logits_alone = about.outputs == (OUT,)
+            found = {OUT: engine(images, known)} if logits_alone else engine.outputs(images, known)  # type: ignore[attr-defined]
             difference = max(relative_difference(found[name], expected[name]) for name in about.outputs)
         except Exception as error:  # each engine has its own errors
             reason = " ".join(str(error).split())[:200]
@@ -121,12 +124,17 @@ def largest_difference(engine: Engine, model: LabelModel, about: ExportConfig) -
     return largest
 
 
-def _expected(model: LabelModel, images: Floats, about: ExportConfig) -> dict[str, Floats]:
+def _expected(model: LabelModel, images: Floats, known: Floats | None, about: ExportConfig) -> dict[str, Floats]:
     if about.outputs == (OUT,):
-        return {OUT: model.logits(images)}
-    evidence = model.evidence(images)
+        return {OUT: model.logits(images, known)}
+    evidence = model.evidence(images, known)
     found = {OUT: evidence.logits, ATTENTION: evidence.attention, GATES: evidence.gates}
     return {name: output for name, output in found.items() if output is not None}
+
+
+def _some_known(batch: int, labels: int) -> Floats:
+    """[B, N]: each label present, absent or not known."""
+    return np.random.default_rng(batch).integers(-1, 2, (batch, labels)).astype(np.float32)
 
 
 def _noise(batch: int, height: int, width: int) -> Floats:

@@ -21,7 +21,8 @@ from labelwise.data.table import LabelTable
 from labelwise.engines.convert import FILES, SCOPES, open_file, save_openvino
 from labelwise.metrics import mean_average_precision
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.sessions import Engine, Family, openvino
+from labelwise.runtime.exported import IMAGES, KNOWN
+from labelwise.runtime.sessions import Engine, Family, inputs_for, openvino
 
 CALIBRATION_IMAGES = 300  # more do not change the ranges
 _HEAD = "head"  # the name of the head in a LabelModel
@@ -79,7 +80,7 @@ def _quantize_onnx(whole: Path, path: Path, calibration: Calibration) -> None:
             self.batches = _calibration_batches(calibration)
 
         def get_next(self) -> dict[str, Floats] | None:
-            return next(({"images": images} for images in self.batches), None)
+            return next(self.batches, None)
 
     model = onnx.load(whole)
     logging.disable(logging.WARNING)  # it proposes steps that the exporter has done
@@ -132,12 +133,13 @@ def _in_head(node: Any) -> bool:
     return f"'{_HEAD}'" in scopes
 
 
-def _calibration_batches(calibration: Calibration) -> Iterator[Floats]:
-    """One image at a time [1, 3, size, size], spread evenly over the table."""
-    table = calibration.table
+def _calibration_batches(calibration: Calibration) -> Iterator[dict[str, Floats]]:
+    """One image at a time [1, 3, size, size], spread evenly over the table; no label is known."""
+    table, config = calibration.table, calibration.config
+    names = (IMAGES, KNOWN) if config.head.takes_known else (IMAGES,)
     rows = np.linspace(0, len(table) - 1, min(CALIBRATION_IMAGES, len(table))).round().astype(int)
     for _, image in _inputs(calibration, rows.tolist()):
-        yield image[None]
+        yield inputs_for(names, [1, len(config.labels)], image[None], None)
 
 
 def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Floats]]:

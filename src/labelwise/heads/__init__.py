@@ -10,7 +10,8 @@ from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from labelwise.heads.add_gcn import AddGcnHead
-    from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+    from labelwise.heads.base import Head, HeadDetails, as_map, as_tokens, checked_words
+    from labelwise.heads.c_tran import CTranHead
     from labelwise.heads.cma import CmaHead
     from labelwise.heads.config import HeadConfig
     from labelwise.heads.conse import ConseHead
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from labelwise.heads.gap import GapHead
     from labelwise.heads.graphs import checked_cooccurrence
     from labelwise.heads.kssnet import KssnetHead
+    from labelwise.heads.mcar import McarHead
     from labelwise.heads.ml_gcn import MlGcnHead
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.ram_plus import RamPlusHead
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.srn import SrnHead
     from labelwise.heads.ssgrl import SsgrlHead
+    from labelwise.heads.sst import SstHead
     from labelwise.heads.tdrg import TdrgHead
     from labelwise.heads.text_aligned import TextAlignedHead
     from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l, load_ram
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AddGcnHead",
     "AnyHeadConfig",
+    "CTranHead",
     "CmaHead",
     "ConseHead",
     "CsraHead",
@@ -53,12 +58,16 @@ __all__ = [
     "HeadConfig",
     "HeadDetails",
     "KssnetHead",
+    "McarHead",
     "MlGcnHead",
     "QueryHead",
     "RamPlusHead",
+    "SrnHead",
     "SsgrlHead",
+    "SstHead",
     "TdrgHead",
     "TextAlignedHead",
+    "as_map",
     "as_tokens",
     "build",
     "checked_cooccurrence",

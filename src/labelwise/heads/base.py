@@ -62,7 +62,8 @@ class Head(nn.Module):
     `fold_constants` if a part of the work does not depend on the image. If the config says `takes_words`, `__init__`
     also gets `word_vectors` and keeps them as a buffer (`checked_words`); if it says `takes_cooccurrence`, it gets
     `cooccurrence` and keeps the graph that it makes of them as a buffer (`heads/graphs.py`). Buffers are saved, so a
-    loaded model needs neither a source of words nor a table.
+    loaded model needs neither a source of words nor a table. If it says `takes_known`, `forward` and `details` also
+    take `known` [B, N]: 1 for labels that are known to be there, 0 for absent ones, -1 for all others.
 
     Args:
         config: The head's options.
@@ -91,6 +92,10 @@ class Head(nn.Module):
         return self.config.takes_words
 
     @property
+    def takes_known(self) -> bool:
+        return self.config.takes_known
+
+    @property
     def label_query(self) -> Tensor:
         """The query that answers for each label, [N]."""
         like = next(chain(self.parameters(), self.buffers()), None)
@@ -103,6 +108,10 @@ class Head(nn.Module):
         """The targets of what `forward` returns in this mode, from those of the labels [B, N]: a head may answer more
         in training than it is asked for (random queries)."""
         return targets
+
+    def draw_known(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """What a head that takes `known` is told in a training step, and the targets left to learn (`mask_labels`)."""
+        return mask_labels(targets)
 
     def details(self, x: Tensor) -> HeadDetails:
         """The logits with attention and gates, if the head has any."""
@@ -179,6 +188,38 @@ def on_grid(weights: Tensor, x: Tensor) -> Tensor:
     """Weights of tokens [..., T] as maps [..., H, W] of the input `x`; tokens [B, T, C] are a single row."""
     maps: Tensor = weights.unflatten(-1, (x.shape[2], x.shape[3]) if x.dim() == 4 else (1, x.shape[1]))
     return maps
+
+
+def as_map(x: Tensor, in_features: int) -> Tensor:
+    """A map [B, C, H, W], checked: for heads to which it matters where a token is."""
+    if x.dim() != 4 or x.shape[1] != in_features:
+        raise LabelwiseError(
+            f"this head needs to know where tokens are: give it the map [B, {in_features}, H, W], not {list(x.shape)}"
+        )
+    return x
+
+
+def mask_labels(targets: Tensor, least_unknown: float = 0.25) -> tuple[Tensor, Tensor]:
+    """C-Tran's label masks (section 3.3): of each image a random number of labels is known, the others are to learn.
+
+    Args:
+        targets: [B, N]: 1 present, 0 absent, -1 unknown. Soft ones (of mixed images) are never known.
+        least_unknown: The share of labels that is masked at least.
+
+    Returns:
+        `known` and the new targets, both [B, N]: every label is -1 in one of them.
+
+    >>> _ = torch.manual_seed(0)
+    >>> known, targets = mask_labels(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    >>> known.tolist(), targets.tolist()
+    ([[-1.0, -1.0, 0.0, 1.0]], [[1.0, 0.0, -1.0, -1.0]])
+    """
+    images, labels = targets.shape
+    most = int(labels * (1 - least_unknown))
+    number = torch.randint(0, most + 1, (images, 1), device=targets.device)
+    order = torch.rand(targets.shape, device=targets.device).argsort(dim=1).argsort(dim=1)
+    told = (order < number) & ((targets == 0) | (targets == 1))
+    return targets.where(told, -1), targets.where(~told, -1)
 
 
 def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
+from labelwise.heads.attention_configs import CTranConfig, McarConfig, SrnConfig, SstConfig
 from labelwise.heads.config import (
     ClassifierConfig,
     DecoderConfig,
@@ -137,4 +138,8 @@ BUILT_IN = (
     BuiltIn(TdrgConfig, {"tdrg": TdrgConfig()}, "tdrg"),
     BuiltIn(TextAlignedConfig, {"text-aligned": TextAlignedConfig()}, "text_aligned"),
     BuiltIn(RamPlusConfig, {"ram-plus": RamPlusConfig()}, "ram_plus"),
+    BuiltIn(CTranConfig, {"c-tran": CTranConfig()}, "c_tran"),
+    BuiltIn(SrnConfig, {"srn": SrnConfig()}, "srn"),
+    BuiltIn(SstConfig, {"sst": SstConfig()}, "sst"),
+    BuiltIn(McarConfig, {"mcar": McarConfig()}, "mcar"),
 )

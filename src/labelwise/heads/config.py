@@ -64,6 +64,11 @@ class HeadConfig(Config):
         return False
 
     @property
+    def takes_known(self) -> bool:
+        """Whether the head can be told of labels that are known, its argument `known`."""
+        return False
+
+    @property
     def bound_options(self) -> dict[str, str]:
         """The settings that tie the head to the labels it was trained on, each with the value that does not."""
         if self.takes_words and not self.takes_cooccurrence:  # new labels have no statistics

@@ -70,7 +70,17 @@ class Attention(nn.Module):
         else:
             k = F.linear(memory + key_positions, self.in_proj_weight[dim : 2 * dim], self.in_proj_bias[dim : 2 * dim])
             v = F.linear(memory, self.in_proj_weight[2 * dim :], self.in_proj_bias[2 * dim :])
-        k, v = self._split(k), self._split(v)  # [B, heads, T, D / heads]
+        return self.attend(q, self._split(k), self._split(v), record)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Query, key and value of every token, [..., D] -> [..., 3 D]; `split` cuts them apart."""
+        return F.linear(x, self.in_proj_weight, self.in_proj_bias)
+
+    def split(self, projected: Tensor) -> tuple[Tensor, ...]:  # [B, T, 3 D] -> three of [B, heads, T, D / heads]
+        return tuple(self._split(part) for part in projected.chunk(3, dim=-1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, record: Recorder | None = None) -> Tensor:
+        """Queries [B or 1, heads, K, D / heads], keys and values [B, heads, T, D / heads] -> [B, K, D]."""
         q = q.expand(k.shape[0], -1, -1, -1)
         drops = self.training and self.dropout > 0
         if record is None and not (drops and q.device.type == "cpu"):
@@ -101,7 +111,11 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:  # [B, T, D]
         query = x if positions is None else x + positions
-        x = self.norm1(x + self.dropout(self.self_attn(query, x, positions)))
+        return self.after_attention(x, self.self_attn(query, x, positions))
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The tokens' residual, then the feed-forward block: [B, T, D]."""
+        x = self.norm1(x + self.dropout(attended))
         hidden = self.dropout(F.relu(self.linear1(x)))
         out: Tensor = self.norm2(x + self.dropout(self.linear2(hidden)))
         return out

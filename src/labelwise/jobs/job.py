@@ -32,6 +32,7 @@ class JobSettings(Config):
         top: Write the best labels, this many, whatever their thresholds.
         threshold: One threshold for all labels.
         labels: Other labels than the model's own.
+        known: Labels that are known to be on all images, or on none.
         engine: What runs the model.
         batch_size: Images at a time.
         all_scores: Also write the scores of all labels.
@@ -40,6 +41,7 @@ class JobSettings(Config):
     top: int | None = None
     threshold: float | None = None
     labels: tuple[str, ...] | None = None
+    known: dict[str, bool] | None = None
     engine: EngineName = "auto"
     batch_size: int = Field(default=32, ge=1)
     all_scores: bool = False
@@ -80,7 +82,8 @@ class JobFolder:
             "format": FORMAT,
             "model": model,
             "source": {"parts": len(parts), "sha256": sha256(*(f"{part!r}\n" for part in parts)).hexdigest()},
-            "settings": settings.model_dump(mode="json"),
+            # Jobs of older versions, which had no known labels, go on.
+            "settings": settings.model_dump(mode="json", exclude=None if settings.known else {"known"}),
             "labels": list(labels),
         }
         there = self._read()

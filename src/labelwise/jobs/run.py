@@ -80,6 +80,7 @@ def run_job(
     # Opened again by its name, as in every later run and worker: for a few images "auto" leaves PyTorch unoptimised,
     # which gives other last digits.
     tagger = open_tagger(model, settings)
+    tagger.known_labels(settings.known)  # a mistake in them is told before anything is written
     folder.start(files.fingerprint, parts, tagger.labels, settings)
 
     finished = folder.finished()
@@ -165,7 +166,9 @@ class PartWorker:
                 problems.append(image.problem and str(BadImageError(image.name, image.problem)))
                 yield Encoded(image.name, image.data)
 
-        predictions = self._tagger.stream(contents(), batch_size=self._settings.batch_size, on_bad_image="skip")
+        predictions = self._tagger.stream(
+            contents(), batch_size=self._settings.batch_size, on_bad_image="skip", known=self._settings.known
+        )
         for number, prediction in enumerate(predictions):
             yield prediction, problems[number]
 

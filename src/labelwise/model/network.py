@@ -27,11 +27,12 @@ class TorchEngine:
         self.module = module
 
     @torch.inference_mode()
-    def __call__(self, images: Floats) -> Floats:
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
         inputs = torch.from_numpy(images)
         like = next(self.module.parameters(), inputs)
         inputs = inputs.to(like.device, like.dtype).contiguous(memory_format=torch.channels_last)
-        out: Floats = np.asarray(self.module(inputs).float().cpu())
+        further = [] if known is None else [torch.from_numpy(known).to(like.device, like.dtype)]
+        out: Floats = np.asarray(self.module(inputs, *further).float().cpu())
         return out
 
 
@@ -55,33 +56,45 @@ class Network(nn.Module):
         """The score from which each label applies."""
         return self.config.label_thresholds
 
-    def forward(self, images: Tensor, *, partners: Tensor | None = None) -> Tensor:
-        """Logits [B, N]. With `partners` [B], those of each image joined with the one it names (`pair_mix`)."""
+    @property
+    def takes_known(self) -> bool:
+        return self.head.takes_known
+
+    def forward(self, images: Tensor, known: Tensor | None = None, *, partners: Tensor | None = None) -> Tensor:
+        """Logits [B, N].
+
+        Args:
+            images: [B, 3, H, W], preprocessed.
+            known: [B, N], if the head takes it: 1 for labels known to be there, 0 for absent ones, -1 for all others.
+            partners: [B]: each image's map is joined with that of the image it names (`pair_mix`).
+        """
         maps = self.backbone(images)
         if partners is not None:
             maps = join_pairs(maps, partners)
-        logits: Tensor = self.head(maps)
+        logits: Tensor = self.head(maps, **_given(known))
         return logits
 
-    def details(self, images: Tensor) -> heads.HeadDetails:
+    def details(self, images: Tensor, known: Tensor | None = None) -> heads.HeadDetails:
         """The logits, where each label's query looked, and HSQ's gates."""
-        return self.head.details(self.backbone(images))
+        return self.head.details(self.backbone(images), **_given(known))
 
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
         scores = probabilities(logits.detach().float().cpu().numpy(), self.config)
         return torch.from_numpy(scores).to(logits)
 
-    def logits(self, images: Floats) -> Floats:
+    def logits(self, images: Floats, known: Floats | None = None) -> Floats:
         """Logits [B, N] of inputs [B, 3, H, W], both NumPy; puts the model into evaluation mode."""
         self._evaluate()
-        return TorchEngine(self)(images)
+        return TorchEngine(self)(images, known)
 
     @torch.inference_mode()
-    def evidence(self, images: Floats) -> Evidence:
+    def evidence(self, images: Floats, known: Floats | None = None) -> Evidence:
         """The logits with what led to them, for inputs [B, 3, H, W], all NumPy."""
         self._evaluate()
-        details = self.details(torch.from_numpy(images).to(next(self.parameters()).device))
+        device = next(self.parameters()).device
+        labels = None if known is None else torch.from_numpy(known).to(device)
+        details = self.details(torch.from_numpy(images).to(device), labels)
 
         def array(tensor: Tensor | None) -> Floats | None:
             return None if tensor is None else tensor.float().cpu().numpy()
@@ -94,6 +107,11 @@ class Network(nn.Module):
     def _evaluate(self) -> None:
         if any(module.training for module in self.modules()):
             self.eval()
+
+
+def _given(known: Tensor | None) -> dict[str, Tensor]:
+    """Only some heads have the argument."""
+    return {} if known is None else {"known": known}
 
 
 @contextmanager

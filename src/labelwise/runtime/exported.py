@@ -22,6 +22,7 @@ from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngin
 FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
 OUT, ATTENTION, GATES = "out", "attention", "gates"  # the outputs of the network in the file
+IMAGES, KNOWN = "images", "known"  # its inputs
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 EXPORTS = ("model.onnx", "model.xml", "model.bin")
 ExportFormat = Literal["onnx", "openvino", "torch"]
@@ -33,6 +34,7 @@ class ExportConfig(Config):
 
     kind: ExportFormat
     precision: Literal["float32", "float16", "int8"] = "float32"
+    inputs: tuple[str, ...] = (IMAGES,)  # then labels that are known, if the head takes them
     outputs: tuple[str, ...] = (OUT,)  # logits, then what led to them: attention, gates
     label_query: tuple[int, ...] | None = None  # the query that answers for each label; None: each has its own
     other_sizes: bool  # takes images whose sides are any multiples of 32, else only those of the model's size
@@ -59,6 +61,8 @@ class ExportedModel:
             raise LabelwiseError(f"{str(self.folder)!r} has no {path.name}; copy the whole folder")
         session: FileEngine = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
         self._require_same_labels(path, session.output_shape, session.metadata)
+        if len(session.inputs) != len(self.about.inputs):
+            raise LabelwiseError(f"the inputs of {str(path)!r} are not those in {CONFIG}; export the model again")
         self._session = session
         return self
 
@@ -77,13 +81,17 @@ class ExportedModel:
     def family(self) -> Family:
         return self.engine.family
 
-    def logits(self, images: Floats) -> Floats:
-        """Logits [B, N] of inputs [B, 3, H, W]."""
-        return self.engine(images)
+    @property
+    def takes_known(self) -> bool:
+        return KNOWN in self.about.inputs
 
-    def evidence(self, images: Floats) -> Evidence:
+    def logits(self, images: Floats, known: Floats | None = None) -> Floats:
+        """Logits [B, N] of inputs [B, 3, H, W]."""
+        return self.engine(images, known)
+
+    def evidence(self, images: Floats, known: Floats | None = None) -> Evidence:
         """The logits with what led to them; logits alone if the file has no more."""
-        outputs = self.engine.outputs(images)
+        outputs = self.engine.outputs(images, known)
         found = {name: outputs[name] for name in self.about.outputs if name in outputs}
         label_query = self.about.label_query or range(len(self.config.labels))
         return Evidence(found[OUT], np.array(label_query), found.get(ATTENTION), found.get(GATES))

@@ -6,7 +6,7 @@ import copy
 import warnings
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from html import escape
 from io import BytesIO
@@ -145,6 +145,18 @@ def check_threshold(threshold: float, task: str) -> None:
         raise LabelwiseError(f"a threshold of {threshold:g} is out of range; scores lie between 0 and 1")
     if task == "single-label":
         raise LabelwiseError("a single-label model always gives its best label; leave the threshold out")
+
+
+def known_from(present: Sequence[str] | None, absent: Sequence[str] | None) -> dict[str, bool] | None:
+    """The `known` of `Tagger.predict` from the labels that are there and those that are not; None: nothing is known.
+
+    >>> known_from(["person"], ["car"]), known_from(None, None)
+    ({'person': True, 'car': False}, None)
+    """
+    twice = set(present or ()) & set(absent or ())
+    if twice:
+        raise LabelwiseError(f"{min(twice)!r} cannot be known to be there and to be absent; name it once")
+    return {**dict.fromkeys(present or (), True), **dict.fromkeys(absent or (), False)} or None
 
 
 class Prediction:

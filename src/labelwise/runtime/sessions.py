@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -25,12 +25,15 @@ _WATCHER = "labelwise-time-limit"
 
 
 class Engine(Protocol):
-    """images [B, 3, H, W] -> logits [B, N] or maps [B, C, h, w], all float32."""
+    """images [B, 3, H, W] -> logits [B, N] or maps [B, C, h, w], all float32.
+
+    A network that takes known labels also gets `known` [B, N]; without it, no label is known.
+    """
 
     @property
     def family(self) -> Family: ...
 
-    def __call__(self, images: Floats) -> Floats: ...
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats: ...
 
 
 class FileEngine(Engine, Protocol):
@@ -43,8 +46,22 @@ class FileEngine(Engine, Protocol):
     @property
     def metadata(self) -> dict[str, str]: ...
 
-    def outputs(self, images: Floats) -> dict[str, Floats]:
+    @property
+    def inputs(self) -> list[str]: ...
+
+    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
         """All outputs by their names."""
+
+
+def inputs_for(names: Sequence[str], shape: Sequence[Any], images: Floats, known: Floats | None) -> dict[str, Floats]:
+    """The inputs of a network by their `names`; `shape` is that of its first output, [B, N].
+
+    >>> inputs_for(["images", "known"], ["batch", 3], np.zeros((1, 3, 8, 8), np.float32), None)["known"].tolist()
+    [[-1.0, -1.0, -1.0]]
+    """
+    first, *further = names
+    unknown = np.full((len(images), shape[-1]), -1, np.float32) if further and known is None else known
+    return {first: np.ascontiguousarray(images), **{name: np.ascontiguousarray(unknown) for name in further}}
 
 
 TIME_LIMIT = 600.0  # seconds for a batch: far more than any takes, and less than for ever
@@ -101,26 +118,27 @@ class OnnxEngine:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            (inputs,), outputs = self._session.get_inputs(), self._session.get_outputs()
+            inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         except Exception as error:  # the runtime has a dozen error classes without a common base
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
-        self._path, self._options, self._input = path, onnxruntime.RunOptions, inputs.name
+        self._path, self._options = path, onnxruntime.RunOptions
+        self.inputs = [entry.name for entry in inputs]
         self._names = [output.name for output in outputs]
         self.output_shape: list[Any] = outputs[0].shape  # names and None for dynamic sides
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
-    def __call__(self, images: Floats) -> Floats:
-        return self._run(images, self._names[:1])[0]
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
+        return self._run(self._names[:1], images, known)[0]
 
-    def outputs(self, images: Floats) -> dict[str, Floats]:
-        return dict(zip(self._names, self._run(images, self._names), strict=True))
+    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
+        return dict(zip(self._names, self._run(self._names, images, known), strict=True))
 
-    def _run(self, images: Floats, names: list[str]) -> list[Floats]:
-        options = self._options()
+    def _run(self, names: list[str], images: Floats, known: Floats | None) -> list[Floats]:
+        options, inputs = self._options(), inputs_for(self.inputs, self.output_shape, images, known)
         try:
             with time_limit(lambda: setattr(options, "terminate", True)):
-                found: list[Floats] = self._session.run(names, {self._input: images}, options)
+                found: list[Floats] = self._session.run(names, inputs, options)
                 return found
         except Exception as error:
             if not options.terminate:
@@ -159,6 +177,7 @@ class OpenVinoEngine:
         except Exception as error:  # RuntimeError or ValueError, with the file's content in the message
             reason = " ".join(str(error).split())[:200]
             raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
+        self.inputs = [entry.get_any_name() for entry in model.inputs]
         self._names = [output.get_any_name() for output in outputs]
         shape = outputs[0].partial_shape
         self.output_shape: list[Any] = [
@@ -168,12 +187,12 @@ class OpenVinoEngine:
         info = {**info.get("framework", {}), **info}  # "framework" holds the metadata of an ONNX file
         self.metadata: dict[str, str] = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
 
-    def __call__(self, images: Floats) -> Floats:
-        self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
+        self._request.infer(inputs_for(self.inputs, self.output_shape, images, known), share_inputs=True)
         return self._output(0)
 
-    def outputs(self, images: Floats) -> dict[str, Floats]:
-        self._request.infer({0: np.ascontiguousarray(images)}, share_inputs=True)
+    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
+        self._request.infer(inputs_for(self.inputs, self.output_shape, images, known), share_inputs=True)
         return {name: self._output(number) for number, name in enumerate(self._names)}
 
     def _output(self, number: int) -> Floats:

@@ -99,6 +99,7 @@ def _describe(tagger: Tagger) -> dict[str, Any]:
         "labels": list(tagger.labels),
         "thresholds": {label: round(threshold, 6) for label, threshold in tagger.thresholds.items()},
         "engine": tagger.family,
+        "known": tagger.model.takes_known and tagger.config.task == "multi-label",
         "size": preprocessing.size,
         "resize": preprocessing.resize,
         "crop_ratio": preprocessing.crop_ratio,
@@ -126,10 +127,12 @@ def predicted(tagger: Tagger, scores: Doubles, options: dict[str, Any]) -> bytes
     return _json(content)
 
 
-def explained(name: str, tagger: Tagger, image: Floats, options: dict[str, Any]) -> bytes:
-    """The whole answer of /explain for an input [3, size, size]."""
-    evidence = tagger.model.evidence(image[None])
-    prediction = Prediction(tagger.config, "", probabilities(evidence.logits, tagger.config)[0])
+def explained(tagger: Tagger, image: Floats, known: Floats | None, options: dict[str, Any]) -> bytes:
+    """The whole answer of /explain for an input [3, size, size]; `known` is of `Tagger.known_labels`, [N]."""
+    name = options["model"]
+    evidence = tagger.model.evidence(image[None], None if known is None else known[None])
+    scores = probabilities(evidence.logits, tagger.config)[0]
+    prediction = Prediction(tagger.config, "", scores if known is None else np.where(known < 0, scores, known))
     shown = _shown(prediction, options["maps"])
     columns = [tagger.labels.index(label) for label in shown]
     maps = evidence.maps()

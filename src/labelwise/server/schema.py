@@ -7,18 +7,23 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class PredictQuery(BaseModel):
+class KnownQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)  # a misspelt option is an error, not ignored
 
+    known: str | None = Field(
+        None, description="Labels known to be there, separated by commas, for models that can use them (see /models)."
+    )
+    known_absent: str | None = Field(None, description="Labels known to be absent, separated by commas.")
+
+
+class PredictQuery(KnownQuery):
     top: int | None = Field(None, ge=1, description="Return the best labels, this many, whatever their thresholds.")
     threshold: float | None = Field(None, ge=0, le=1, description="One threshold for all labels.")
     labels: str | None = Field(None, description="Other labels, separated by commas, for models with word queries.")
     all_scores: bool = Field(False, description="Also return the scores of all labels.")
 
 
-class ExplainQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ExplainQuery(KnownQuery):
     labels: str | None = Field(None, description="Labels to return maps for, separated by commas.")
 
 
@@ -35,6 +40,7 @@ class Model(BaseModel):
     thresholds: dict[str, float]
     engine: str
     words: bool  # takes other labels
+    known: bool  # takes labels that are known
     explain: bool
     attention: bool  # /explain shows attention, else Grad-CAM
     experts: bool

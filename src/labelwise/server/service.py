@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from labelwise.core.errors import LabelwiseError, unknown_name
-from labelwise.runtime.prediction import check_threshold
+from labelwise.runtime.prediction import check_threshold, known_from
 from labelwise.server import schema
 from labelwise.server.middleware import Metrics
 from labelwise.server.pool import Pool
@@ -58,7 +58,8 @@ class Service:
         labels = split_labels(query.labels)
         if labels is not None and not model["words"]:
             raise Problem(422, f"the labels of the model {model['name']!r} are fixed; leave out labels (see /models)")
-        options = {"explain": False, "model": model["name"], **query.model_dump(), "labels": labels}
+        known = known_labels(model, query)
+        options = {"explain": False, "model": model["name"], **query.model_dump(), "labels": labels, "known": known}
         async with self._uploads.read(request) as uploads:
             answers = await self._ask(uploads, options)
             return json_response(joined(model["name"], uploads, answers))
@@ -72,7 +73,9 @@ class Service:
             raise Problem(422, f"{len(shown)} labels are too many for one request; ask for up to {MOST_MAPS}")
         # A model with word queries can look for any label.
         new = shown is not None and model["words"] and not set(shown) <= set(model["labels"])
-        options = {"explain": True, "model": model["name"], "labels": shown if new else None, "maps": shown}
+        known = known_labels(model, query)
+        labels = shown if new else None
+        options = {"explain": True, "model": model["name"], "labels": labels, "maps": shown, "known": known}
         async with self._uploads.read(request) as uploads:
             if len(uploads) > 1:
                 raise Problem(422, "only one image can be explained at a time; send one")
@@ -107,7 +110,18 @@ def joined(model: str, uploads: list[Upload], answers: list[Reply]) -> bytes:
     return b'{"model":"%s","predictions":[%s]}' % (model.encode(), b",".join(pieces))
 
 
-def split_labels(text: str | None) -> list[str] | None:
+def known_labels(model: Mapping[str, Any], query: schema.KnownQuery) -> dict[str, bool] | None:
+    """The labels that a request knows; the worker compares their names with the model's."""
+    try:
+        known = known_from(split_labels(query.known, "known"), split_labels(query.known_absent, "known_absent"))
+    except LabelwiseError as error:
+        raise Problem(422, str(error)) from None
+    if known and not model["known"]:
+        raise Problem(422, f"the model {model['name']!r} cannot use known labels; leave them out (see /models)")
+    return known
+
+
+def split_labels(text: str | None, option: str = "labels") -> list[str] | None:
     """
     >>> split_labels("sea gull, dog,,dog"), split_labels(None)
     (['sea gull', 'dog'], None)
@@ -116,7 +130,7 @@ def split_labels(text: str | None) -> list[str] | None:
         return None
     labels = list(dict.fromkeys(label.strip() for label in text.split(",") if label.strip()))
     if not labels:
-        raise Problem(422, "labels is empty; write it like dog,cat or leave it out")
+        raise Problem(422, f"{option} is empty; write it like dog,cat or leave it out")
     return labels
 
 

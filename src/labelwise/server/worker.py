@@ -93,6 +93,7 @@ class _Prepared(NamedTuple):
     job: Job
     tagger: Tagger
     image: Floats  # [3, size, size]
+    known: Floats | None  # [N], of `Tagger.known_labels`
 
 
 class _ReplyStream:
@@ -148,6 +149,7 @@ class Worker:
 
         try:
             tagger = self._store.get(job.options["model"], job.options["labels"])
+            known = tagger.known_labels(job.options["known"])
             size = tagger.transform.min_side
             self._decoding[job.number] = time.monotonic()
             try:
@@ -167,7 +169,7 @@ class Worker:
             else:  # from a decoder or a text encoder
                 self._refuse(job, 422, f"the image cannot be used ({type(error).__name__}: {error})")
         else:
-            prepared = _Prepared(job, tagger, image)
+            prepared = _Prepared(job, tagger, image, known)
             self._batcher.put(job.number if job.options["explain"] else tagger, prepared)
 
     def _answer(self, batch: list[_Prepared]) -> None:
@@ -177,7 +179,7 @@ class Worker:
         first = batch[0]
         try:
             if first.job.options["explain"]:
-                text = explained(first.job.options["model"], first.tagger, first.image, first.job.options)
+                text = explained(first.tagger, first.image, first.known, first.job.options)
                 replies = [Reply(first.job.number, 200, text)]
             else:
                 replies = _predictions(batch)
@@ -198,7 +200,11 @@ def _predictions(batch: list[_Prepared]) -> list[Reply]:
     from labelwise.server.models import predicted
 
     tagger = batch[0].tagger
-    scores = tagger.scores(np.stack([prepared.image for prepared in batch]))  # [B, N]
+    known = None
+    if any(prepared.known is not None for prepared in batch):
+        nothing = np.full(len(tagger.labels), -1, np.float32)
+        known = np.stack([nothing if prepared.known is None else prepared.known for prepared in batch])
+    scores = tagger.scores(np.stack([prepared.image for prepared in batch]), known)  # [B, N]
 
     def reply(job: Job, values: Doubles) -> Reply:
         try:

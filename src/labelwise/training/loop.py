@@ -89,6 +89,7 @@ class Trainer:
         head = module.head if isinstance(module, LabelModel) else module
         assert isinstance(head, Head)
         self.head = head
+        self.masks_labels = head.takes_known and recipe.model.task == "multi-label"
         # Copied before it is sharded: FSDP's modules cannot be.
         self.averaged = AveragedWeights(module, recipe.ema, warmup=recipe.ema_warmup) if recipe.ema else None
         self.module = fabric.setup_module(module)  # before the optimizer: FSDP replaces the parameters by sharded ones
@@ -179,6 +180,8 @@ class Trainer:
         position = self._position(step)
         set_rate(self.optimizer, rate_at(*position, recipe.schedule), momentum_at(*position, recipe.schedule))
         inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
+        if self.masks_labels:
+            options["known"], targets = self.head.draw_known(targets)
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             logits = self._forward(inputs, options)

@@ -9,12 +9,13 @@ const MOST = 100; // rows of labels in one card
 const EYE = "M1.5 8s2.4-4.5 6.5-4.5S14.5 8 14.5 8s-2.4 4.5-6.5 4.5S1.5 8 1.5 8zM8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4z";
 
 export class Card {
-  /** `page` answers: `page.model`, `page.threshold(label)`, `page.predict(file, waiting)`, … (see page.js). */
+  /** `page` answers: `page.model`, `page.threshold(label)`, `page.predict(file, known, waiting)`, … (see page.js). */
   constructor(file, page) {
     this.file = file;
     this.page = page;
     this.scores = null; // [[label, score], …], best first
     this.scored = new Map(); // the same, for looking one up
+    this.unaided = new Map(); // the same, as long as the model was told nothing
     this.corrections = new Map(); // label -> whether it applies, where the user knows better; also labels of their own
     this.all = false; // labels that do not apply are shown, too
     this.looking = null; // the label whose map is shown
@@ -74,23 +75,37 @@ export class Card {
 
   /** Forgets what was said of the photo: it is to be asked anew. */
   reset() {
-    this.round++;
+    this.asked();
     this.scores = null;
     this.scored.clear();
-    this.maps.clear();
-    this.look(null);
+    this.unaided.clear();
     this.draw();
     this.say("Waiting for the model …");
+  }
+
+  /** What is under way or shown on the photo belongs to an earlier question. */
+  asked() {
+    this.round++;
+    this.maps.clear();
+    this.look(null);
     this.root.setAttribute("aria-busy", "true");
+    return this;
+  }
+
+  /** The corrected labels of the model, if it is told of them. */
+  known() {
+    const own = new Set(this.page.model.labels);
+    return new Map(this.page.tells ? [...this.corrections].filter(([label]) => own.has(label)) : []);
   }
 
   async predict() {
-    const round = this.round, current = () => round === this.round;
+    const round = this.round, current = () => round === this.round, known = this.known();
     try {
-      const scores = await this.page.predict(this.file, this.waiting(current));
+      const scores = await this.page.predict(this.file, known, this.waiting(current));
       if (!current()) return;
       this.scores = Object.entries(scores).sort(([, a], [, b]) => b - a); // JavaScript moves names like "7" to the front
       this.scored = new Map(this.scores);
+      if (!known.size) this.unaided = this.scored;
       this.say("");
     } catch (error) {
       if (current()) this.fail(error);
@@ -145,12 +160,12 @@ export class Card {
 
   /** The user says whether the label applies. What the model says, too, is no correction. */
   correct(label, applies) {
-    const score = this.scored.get(label);
+    const score = this.unaided.get(label); // what it was told is no answer of its own
     if (this.page.model.task === "single-label" && applies) this.corrections = new Map([[this.scores[0][0], false]]);
     if (score !== undefined && applies === this.predicted(label, score)) this.corrections.delete(label);
     else this.corrections.set(label, applies);
     this.draw();
-    this.page.corrected();
+    this.page.corrected(this);
   }
 
   draw() {
@@ -224,7 +239,7 @@ export class Card {
     try {
       if (!this.maps.has(label)) {
         this.say(`Computing the map of ${label} …`);
-        const found = await this.page.explain(this.file, label, this.waiting(current));
+        const found = await this.page.explain(this.file, label, this.known(), this.waiting(current));
         if (round === this.round) this.maps.set(label, found);
       }
       await this.picture.decode().catch(() => {}); // its size has to be known

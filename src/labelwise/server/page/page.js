@@ -15,15 +15,20 @@ let models = [], cards = [], shown = [], words = [], drawing = 0;
 const page = {
   model: null,
   threshold: (label) => thresholds.get(label),
-  async predict(photo, waiting) {
-    const query = { all_scores: true, ...(words.length ? { labels: words.join(",") } : {}) };
+  async predict(photo, known, waiting) {
+    const query = { all_scores: true, ...(words.length ? { labels: words.join(",") } : {}), ...asQuery(known) };
     const answer = await ask(`models/${encodeURIComponent(page.model.name)}/predict`, { photo, query, waiting });
     return answer.predictions[0].all_scores;
   },
-  explain: (photo, label, waiting) =>
-    ask(`models/${encodeURIComponent(page.model.name)}/explain`, { photo, query: { labels: label }, waiting }),
+  explain: (photo, label, known, waiting) =>
+    ask(`models/${encodeURIComponent(page.model.name)}/explain`, { photo, query: { labels: label, ...asQuery(known) }, waiting }),
+  /** Whether the labels that the user corrects are told to the model. */
+  get tells() { return page.model.known && byId("known").checked; },
   enqueue(card) {
     card.reset();
+    page.ask(card);
+  },
+  ask(card) {
     if (card.queued) return;
     card.queued = true;
     queue.add(async () => {
@@ -39,7 +44,10 @@ const page = {
     arrange();
   },
   enlarge: (card) => large.open(card, shown),
-  corrected: () => summarise(), // the card stays where it is, also if the filter no longer fits
+  corrected(card) {
+    summarise(); // the card stays where it is, also if the filter no longer fits
+    if (page.tells) page.ask(card.asked());
+  },
   askForKey(reason) {
     byId("key-reason").textContent = reason;
     if (!byId("key-form").hidden) return;
@@ -50,6 +58,12 @@ const page = {
 const best = (label) => Math.max(0, ...cards.map((card) => card.score(label)));
 const thresholds = new Thresholds(redraw, best);
 const view = new View(arrange);
+
+/** Labels that are known, a Map to whether they apply, as options of a request. A comma separates them. */
+function asQuery(known) {
+  const names = (applies) => [...known].filter(([label, value]) => value === applies && !label.includes(",")).map(([label]) => label).join(",");
+  return Object.fromEntries([["known", names(true)], ["known_absent", names(false)]].filter(([, value]) => value));
+}
 
 function redraw() {
   cancelAnimationFrame(drawing); // a moved slider fires more often than the screen is drawn
@@ -89,6 +103,7 @@ function add(files) {
 function restart() {
   page.model = models.find((model) => model.name === byId("model").value) ?? models[0];
   byId("words-form").hidden = !page.model.words;
+  byId("known-field").hidden = !page.model.known;
   if (!page.model.words) words = [];
   byId("own-labels").hidden = !words.length;
   byId("thresholds").hidden = page.model.task === "single-label";
@@ -134,6 +149,7 @@ byId("words-form").onsubmit = (event) => {
   words = [...new Set(byId("words").value.split(",").map((word) => word.trim()).filter(Boolean))];
   restart();
 };
+byId("known").onchange = () => cards.filter((card) => card.corrections.size).forEach((card) => page.ask(card.asked()));
 byId("own-labels").onclick = () => { words = []; byId("words").value = ""; restart(); };
 byId("clear").onclick = () => { [...cards].forEach(page.remove); byId("files").focus(); };
 
