@@ -30,7 +30,7 @@ class HeadKit:
 
     def head(self, labels: int = LABELS, **more: Any) -> heads.Head:
         torch.manual_seed(1)
-        return heads.create(self.name, in_features=CHANNELS, labels=labels, **self.options, **more).eval()
+        return heads.create(self.name, in_features=CHANNELS, labels=labels, **(self.options | more)).eval()
 
     def test_one_logit_for_each_label(self) -> None:
         head = self.head()

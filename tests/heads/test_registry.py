@@ -36,7 +36,8 @@ def test_listing_takes_wildcards() -> None:
     assert heads.list_heads("*decoder*") == ["transformer-decoder", "ml-decoder"]
     assert heads.list_heads("hsq*") == ["hsq", "hsq-linear", "hsq-baseline"]
     baselines = ["gap", "csra", "transformer-decoder", "q2l", "ml-decoder"]
-    assert heads.list_heads() == [*baselines, *heads.list_heads("hsq*"), "conse", "fast0tag"]
+    zero_shot = ["conse", "fast0tag", "attention-per-label", "attention-per-cluster", "lesa", "biam", "sdl"]
+    assert heads.list_heads() == [*baselines, *heads.list_heads("hsq*"), *zero_shot]
 
 
 def test_labels_may_be_names() -> None:

@@ -18,7 +18,7 @@ SMALL = {"dim": 16, "attention_heads": 2}
 
 
 def small_model(head: str = "hsq", **options: Any) -> lw.LabelModel:
-    if head in ("conse", "fast0tag"):
+    if lw.heads.preset(head).takes_words:
         options = {"word_vectors": torch.ones(len(LABELS), 6).cumsum(0), **options}
     elif head not in ("gap", "csra"):
         options = {**SMALL, **options}

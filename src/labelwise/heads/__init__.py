@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+    from labelwise.heads.attention_per_cluster import AttentionPerClusterHead
+    from labelwise.heads.attention_per_label import AttentionPerLabelHead
+    from labelwise.heads.base import Head, HeadDetails, LossTerms, as_tokens, checked_words, on_grid
+    from labelwise.heads.biam import BiamHead
     from labelwise.heads.config import HeadConfig
     from labelwise.heads.conse import ConseHead
     from labelwise.heads.csra import CsraHead
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from labelwise.heads.fast0tag import Fast0TagHead
     from labelwise.heads.folding import optimize
     from labelwise.heads.gap import GapHead
+    from labelwise.heads.lesa import LesaHead
     from labelwise.heads.query_head import QueryHead
     from labelwise.heads.registry import (
         AnyHeadConfig,
@@ -29,10 +33,14 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.sdl import SdlHead
     from labelwise.heads.weights import load_csra, load_gap, load_ml_decoder, load_q2l
 
 __all__ = [
     "AnyHeadConfig",
+    "AttentionPerClusterHead",
+    "AttentionPerLabelHead",
+    "BiamHead",
     "ConseHead",
     "CsraHead",
     "Fast0TagHead",
@@ -41,7 +49,10 @@ __all__ = [
     "Head",
     "HeadConfig",
     "HeadDetails",
+    "LesaHead",
+    "LossTerms",
     "QueryHead",
+    "SdlHead",
     "as_tokens",
     "build",
     "checked_words",
@@ -51,6 +62,7 @@ __all__ = [
     "load_gap",
     "load_ml_decoder",
     "load_q2l",
+    "on_grid",
     "optimize",
     "parse_config",
     "preset",

@@ -54,13 +54,30 @@ class HeadDetails:
         return self.attention[:, self.label_query]
 
 
+@dataclass(frozen=True)
+class LossTerms:
+    """What a training step makes its loss of.
+
+    Args:
+        logits: [B, M].
+        targets: [B, M].
+        image_weights: [B], how much each image counts. None: all the same.
+        penalty: Added to the loss.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    image_weights: Tensor | None = None
+    penalty: Tensor | float = 0.0
+
+
 class Head(nn.Module):
     """The base class of heads: a map [B, C, H, W] or tokens [B, T, C] -> logits [B, N].
 
     A head of your own is a subclass with `__init__` and `forward`, registered with its config by `register_head`.
-    `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, and
-    `fold_constants` if a part of the work does not depend on the image. If the config says `takes_words`, `__init__`
-    also gets `word_vectors` and keeps them as a buffer (`checked_words`).
+    `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, `loss_terms` if the
+    method has a loss of its own, and `fold_constants` if a part of the work does not depend on the image. If the config
+    says `takes_words`, `__init__` also gets `word_vectors` and keeps them as a buffer (`checked_words`).
 
     Args:
         config: The head's options.
@@ -101,6 +118,11 @@ class Head(nn.Module):
         """The targets of what `forward` returns in this mode, from those of the labels [B, N]: a head may answer more
         in training than it is asked for (random queries)."""
         return targets
+
+    def loss_terms(self, outputs: Tensor, targets: Tensor) -> LossTerms:
+        """What the loss gets of `forward`'s outputs in training and the labels' targets [B, N]. A head with losses of
+        its own returns what they need as further columns, and weighs images or adds a penalty here."""
+        return LossTerms(outputs, self.training_targets(targets))
 
     def details(self, x: Tensor) -> HeadDetails:
         """The logits with attention and gates, if the head has any."""
@@ -171,6 +193,11 @@ def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | No
     raise LabelwiseError(
         f"this head takes a map [B, {in_features}, H, W] or tokens [B, T, {in_features}], not {list(x.shape)}"
     )
+
+
+def on_grid(weights: Tensor, x: Tensor) -> Tensor:
+    """Weights [..., T] of the tokens of a map x on its grid, [..., H, W]; tokens are one row."""
+    return weights.unflatten(-1, tuple(x.shape[2:]) if x.dim() == 4 else (1, x.shape[1]))
 
 
 def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens
+from labelwise.heads.base import Head, HeadDetails, as_tokens, on_grid
 from labelwise.heads.builtin import CsraConfig
 from labelwise.heads.registry import register_head
 
@@ -45,9 +45,8 @@ class CsraHead(Head):
         return logits
 
     def details(self, x: Tensor) -> HeadDetails:
-        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
         per_head = [
-            self._attention(scores, temperature).transpose(1, 2).unflatten(-1, (height, width))
+            on_grid(self._attention(scores, temperature).transpose(1, 2), x)
             for scores, temperature in zip(self._scores(x).unbind(dim=2), self.temperatures, strict=True)
         ]
         return HeadDetails(self(x), self.label_query, attention_layers=(torch.stack(per_head, dim=1),))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
+from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words, on_grid
 from labelwise.heads.builtin import QUERY_PRESETS
 from labelwise.heads.config import (
     ClassifierConfig,
@@ -95,11 +95,10 @@ class QueryHead(Head):
         """The logits with every layer's cross-attention and gates, and the shared output if there is one."""
         record = Recorder()
         logits = self._run(x, record)
-        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
         return HeadDetails(
             logits,
             self.label_query,
-            attention_layers=tuple(weights.unflatten(-1, (height, width)) for weights in record.attention),
+            attention_layers=tuple(on_grid(weights, x) for weights in record.attention),
             gates=tuple(weights.transpose(0, 1) for weights in record.gates),
             shared=None if record.shared is None else record.shared.transpose(0, 1),
         )

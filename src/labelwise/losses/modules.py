@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, get_type_hints
 
+import torch
 from pydantic import create_model
 from torch import Tensor, nn
 
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.plugins import Registry, import_plugins
-from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
+from labelwise.losses.functional import (
+    asymmetric,
+    bce,
+    focal,
+    hill,
+    ranking,
+    reduce,
+    softmax_cross_entropy,
+    splc,
+    two_way,
+)
 from labelwise.losses.selective import csl
 
 _LOSSES: Registry[type[Loss]] = Registry("loss", "labelwise.losses")
@@ -58,6 +70,21 @@ class Loss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self.function(logits, targets, **self.options)
 
+    def weighted(self, logits: Tensor, targets: Tensor, image_weights: Tensor | None) -> Tensor:
+        """The loss with a weight for every image [B]: "mean" is then the mean of weight times loss. None: as usual."""
+        if image_weights is None:
+            loss: Tensor = self(logits, targets)
+            return loss
+        if "reduction" not in self.options:
+            raise LabelwiseError(
+                f"this head weighs images, which the loss {self.name!r} cannot; use the loss 'ranking'"
+            )
+        entries = copy.copy(self)
+        entries.options = {**self.options, "reduction": "none"}
+        loss = entries(logits, targets)  # [B] or [B, N]
+        weighted = loss * image_weights.view(-1, *[1] * (loss.dim() - 1))
+        return reduce(weighted, torch.ones_like(weighted), self.options["reduction"])
+
     def set_epoch(self, epoch: int) -> None:
         """Training calls this at the start of every epoch (from 0). Most losses do not change over time."""
 
@@ -86,7 +113,7 @@ class TwoWay(Loss, name="two-way", function=two_way):
 
 
 class Ranking(Loss, name="ranking", function=ranking):
-    """Pairwise ranking loss, as in Fast0Tag."""
+    """Pairwise ranking loss, as in Fast0Tag, LESA, BiAM and SDL."""
 
 
 class Hill(Loss, name="hill", function=hill):

@@ -177,8 +177,8 @@ class Trainer:
         inputs, targets, options = self._augment(inputs.to(self.fabric.device), targets.to(self.fabric.device))
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self._forward(inputs, options)
-            loss = self.loss(logits, self.head.training_targets(targets))
+            terms = self.head.loss_terms(self._forward(inputs, options), targets)
+            loss = self.loss.weighted(terms.logits, terms.targets, terms.image_weights) + terms.penalty
             with fixed_statistics(self.plain) if recipe.grad_checkpointing else nullcontext():
                 self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
@@ -188,7 +188,7 @@ class Trainer:
         return value
 
     def _forward(self, inputs: Tensor, options: dict[str, Tensor]) -> Tensor:
-        """Logits [B, N], or [B, N + random queries]."""
+        """Logits [B, N], or more columns if the head answers more in training (`Head.loss_terms`)."""
         try:
             logits: Tensor = self.module(inputs, **options)
         except ValueError as error:
