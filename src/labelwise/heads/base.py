@@ -197,7 +197,8 @@ def as_tokens(x: Tensor, in_features: int) -> tuple[Tensor, tuple[int, int] | No
 
 def on_grid(weights: Tensor, x: Tensor) -> Tensor:
     """Weights [..., T] of the tokens of a map x on its grid, [..., H, W]; tokens are one row."""
-    return weights.unflatten(-1, tuple(x.shape[2:]) if x.dim() == 4 else (1, x.shape[1]))
+    maps: Tensor = weights.unflatten(-1, tuple(x.shape[2:]) if x.dim() == 4 else (1, x.shape[1]))
+    return maps
 
 
 def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> Tensor:

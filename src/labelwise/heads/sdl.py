@@ -49,7 +49,8 @@ class SdlHead(WordHead):
         words = self.label_vectors(self.word_vectors)  # [N, d_w]
         count = present.sum(dim=1)
         spread = present @ words.square().sum(dim=1) - (present @ words).square().sum(dim=1) / count.clamp(min=1)
-        return spread.clamp(min=0) / (count - 1).clamp(min=1)  # one label has no variance
+        diversity: Tensor = spread.clamp(min=0) / (count - 1).clamp(min=1)  # one label has no variance
+        return diversity
 
 
 def _variance(rows: Tensor) -> Tensor:
