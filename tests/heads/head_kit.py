@@ -42,7 +42,7 @@ class HeadKit:
 
     def head(self, labels: int = LABELS, **more: Any) -> heads.Head:
         torch.manual_seed(1)
-        return heads.create(self.name, in_features=CHANNELS, labels=labels, **self.options, **more).eval()
+        return heads.create(self.name, in_features=CHANNELS, labels=labels, **(self.options | more)).eval()
 
     def known(self, images: int) -> tuple[Tensor, ...]:
         """A further input of heads that take it: labels that are known to be there, to be absent, or not known."""

@@ -36,18 +36,10 @@ def test_listing_takes_wildcards() -> None:
     assert heads.list_heads("*decoder*") == ["transformer-decoder", "ml-decoder"]
     assert heads.list_heads("hsq*") == ["hsq", "hsq-linear", "hsq-baseline"]
     baselines = ["gap", "csra", "transformer-decoder", "q2l", "ml-decoder"]
-    assert heads.list_heads() == [
-        *baselines,
-        *heads.list_heads("hsq*"),
-        "ml-gcn",
-        "ssgrl",
-        "add-gcn",
-        "kssnet",
-        "cma",
-        "tdrg",
-        "conse",
-        "fast0tag",
-    ]
+    graphs = ["ml-gcn", "ssgrl", "add-gcn", "kssnet", "cma", "tdrg"]
+    zero_shot = ["conse", "fast0tag", "attention-per-label", "attention-per-cluster", "lesa", "biam", "sdl"]
+    attention, texts = ["c-tran", "srn", "sst", "mcar"], ["text-aligned", "ram-plus"]
+    assert heads.list_heads() == [*baselines, *heads.list_heads("hsq*"), *graphs, *attention, *zero_shot, *texts]
 
 
 def test_labels_may_be_names() -> None:

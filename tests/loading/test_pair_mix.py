@@ -11,7 +11,7 @@ import labelwise as lw
 from labelwise import LabelwiseError, heads
 from labelwise.loading.augment import draw_partners, join_pairs, label_union
 from labelwise.training import load_recipe
-from labelwise.training.train import check
+from labelwise.training.check import check
 
 TRUTH = st.lists(st.sampled_from([1, 0, -1]), min_size=3, max_size=3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,26 +12,54 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from labelwise import losses
+from labelwise.core.errors import LabelwiseError
+
+PENALTIES = {"logistic": lambda gap: math.log1p(math.exp(gap)), "hinge": lambda gap: max(0.0, 1 + gap)}
 
 
-def literal(logits: Tensor, targets: Tensor) -> float:
-    """Zhang, Gong & Shah 2016: per image the mean over pairs (present, absent), then the mean over images."""
+def literal(logits: Tensor, targets: Tensor, penalty: str, divide_by: str) -> float:
+    """Per image the sum over pairs (present, absent), divided, then the mean over images."""
     values = []
     for x, t in zip(logits.tolist(), targets.tolist(), strict=True):
         pairs = [
-            math.log1p(math.exp(x[n] - x[p])) for p in range(len(x)) for n in range(len(x)) if t[p] == 1 and t[n] == 0
+            PENALTIES[penalty](x[n] - x[p]) for p in range(len(x)) for n in range(len(x)) if t[p] == 1 and t[n] == 0
         ]
         if pairs:
-            values.append(sum(pairs) / len(pairs))
+            violations = sum(pair > 0 for pair in pairs)
+            divisor = {"pairs": len(pairs), "violations": max(1, violations), "present": t.count(1)}[divide_by]
+            values.append(sum(pairs) / divisor)
     return sum(values) / len(values) if values else 0.0
 
 
-@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 6))
-def test_it_is_the_mean_over_pairs(seed: int, images: int, labels: int) -> None:
+@given(
+    st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 6), st.sampled_from(sorted(PENALTIES)),
+    st.sampled_from(["pairs", "violations", "present"]),
+)  # fmt: skip
+def test_it_is_a_sum_over_pairs(seed: int, images: int, labels: int, penalty: Any, divide_by: Any) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(images, labels, generator=generator, dtype=torch.float64)
     targets = torch.randint(-1, 2, (images, labels), generator=generator)
-    assert losses.ranking(logits, targets).item() == pytest.approx(literal(logits, targets), abs=1e-12)
+    found = losses.ranking(logits, targets, penalty=penalty, divide_by=divide_by).item()
+    assert found == pytest.approx(literal(logits, targets, penalty, divide_by), abs=1e-12)
+
+
+def test_weights_of_images() -> None:
+    """The mean of weight times loss, for losses with one value per image and per entry alike."""
+    logits, targets = torch.randn(3, 4), torch.tensor([[1, 0, 0, -1], [0, 1, 1, 0], [1, 1, 0, 0]])
+    weights = torch.tensor([1.0, 2.0, 0.5])
+    for name in ("ranking", "bce"):
+        loss = losses.create(name)
+        each = losses.create(name, reduction="none")(logits, targets).reshape(3, -1)
+        torch.testing.assert_close(loss.weighted(logits, targets, weights), (each.T * weights).mean())
+        assert torch.equal(loss.weighted(logits, targets, None), loss(logits, targets))
+
+
+def test_a_loss_without_a_reduction_cannot_weigh_images() -> None:
+    class Plain(losses.Loss, name="plain-sum", function=lambda logits, targets: (logits - targets).sum()):
+        pass
+
+    with pytest.raises(LabelwiseError, match="which the loss 'plain-sum' cannot"):
+        Plain().weighted(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1))
 
 
 def test_soft_targets_weigh_pairs() -> None:

@@ -66,6 +66,11 @@ EXPERIMENTS = {
     "ml-decoder/nus-wide-zsl-k100": (28.7, "tresnet_m", 224, "ml-decoder", {"groups": 100, "classifier": "words"}),
     "ml-decoder/nus-wide-conse": (9.4, "vgg19", 224, "conse", {}),
     "ml-decoder/nus-wide-fast0tag": (15.1, "vgg19", 224, "fast0tag", {"hidden": [8192, 2048]}),
+    "ml-decoder/nus-wide-attention-per-label": (10.4, "vgg19", 224, "attention-per-label", {}),
+    "ml-decoder/nus-wide-attention-per-cluster": (12.9, "vgg19", 224, "attention-per-cluster", {}),
+    "ml-decoder/nus-wide-lesa": (19.4, "vgg19", 224, "lesa", {"dim": 512}),
+    "ml-decoder/nus-wide-biam": (26.3, "vgg19", 224, "biam", {}),
+    "ml-decoder/nus-wide-sdl": (25.9, "tresnet_m", 224, "sdl", {"directions": 7}),
     "ml-decoder/imagenet-a1": (80.7, "resnet50", 224, "ml-decoder", {"groups": 100}),
     "ml-decoder/imagenet-a2": (80.3, "resnet50", 224, "ml-decoder", {"groups": 100}),
     "ml-decoder/imagenet-a2-softmax": (80.1, "resnet50", 224, "ml-decoder", {"groups": 100}),
@@ -204,7 +209,7 @@ def test_graphs_train_by_sgd_whose_rate_drops() -> None:
         assert [round(share * epochs) for share in schedule.drops] == list(drops)
 
 
-BASELINES = ("conse", "fast0tag")
+BASELINES = ("conse", "fast0tag", "attention-per-label", "attention-per-cluster", "lesa", "biam", "sdl")
 
 
 @pytest.mark.parametrize(
@@ -311,9 +316,10 @@ def idle_after_backward(module: nn.Module, logits: Tensor, recipe: Recipe) -> li
 def test_full_size_head_learns(name: str) -> None:
     """On the meta device: real shapes, no numbers, no time."""
     recipe, head = recipe_of(name), model_of(name).head
-    logits = head.train()(torch.empty(map_shape(recipe.model.backbone, recipe.model.size), device="meta"))
-    assert logits.shape == head.training_targets(torch.empty(2, len(labels_of(name)), device="meta")).shape
-    assert idle_after_backward(head, logits, recipe) == []
+    outputs = head.train()(torch.empty(map_shape(recipe.model.backbone, recipe.model.size), device="meta"))
+    terms = head.loss_terms(outputs, torch.empty(2, len(labels_of(name)), device="meta"))
+    assert terms.logits.shape == terms.targets.shape
+    assert idle_after_backward(head, outputs, recipe) == []
 
 
 @pytest.mark.parametrize("backbone", sorted({recipe_of(name).model.backbone for name in PAPER}))

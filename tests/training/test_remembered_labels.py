@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.training import load_recipe
+from labelwise.training.check import check
 from labelwise.training.checkpoint import named, read_checkpoint
 from labelwise.training.loop import Trainer
-from labelwise.training.recipe import check
 from labelwise.training.train import train
 from run_kit import recipe
 

@@ -17,8 +17,9 @@ import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import SAMPLE_LABELS, make_sample
 from labelwise.training import Recipe, load_recipe
+from labelwise.training.check import check
 from labelwise.training.loop import Trainer
-from labelwise.training.train import check, train
+from labelwise.training.train import train
 
 OPTIONS = {
     "dim": 16,

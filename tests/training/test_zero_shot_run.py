@@ -37,7 +37,10 @@ HEADS: dict[str, dict[str, Any]] = {
     },
     "conse": {},
     "fast0tag": {},
+    "lesa": {},
+    "sdl": {},
 }
+RANKING = ("fast0tag", "lesa", "sdl")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def recipe(here: Path, head: str = "ml-decoder", **changes: Any) -> Recipe:
         "model.head": head,
         "model.options": HEADS[head],
         "model.words": str(here / "words.safetensors"),
-        "loss.name": "ranking" if head == "fast0tag" else "bce",
+        "loss.name": "ranking" if head in RANKING else "bce",
         "epochs": 1,
         "batch_size": 8,
         "workers": 0,

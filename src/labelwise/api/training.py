@@ -21,7 +21,8 @@ from labelwise.data.sources import as_table, is_frame, with_options
 from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
-from labelwise.training.recipe import Freeze, Recipe, check, full_key, load_recipe, run_recipe
+from labelwise.training.check import check
+from labelwise.training.recipe import Freeze, Recipe, full_key, load_recipe, run_recipe
 from labelwise.training.run import Run, check_folder, continues, restarts
 from labelwise.training.tables import data_fingerprint, open_source
 

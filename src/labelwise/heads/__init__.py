@@ -10,7 +10,10 @@ from labelwise.core.lazy import lazy_imports
 
 if TYPE_CHECKING:
     from labelwise.heads.add_gcn import AddGcnHead
-    from labelwise.heads.base import Head, HeadDetails, as_map, as_tokens, checked_words
+    from labelwise.heads.attention_per_cluster import AttentionPerClusterHead
+    from labelwise.heads.attention_per_label import AttentionPerLabelHead
+    from labelwise.heads.base import Head, HeadDetails, LossTerms, as_map, as_tokens, checked_words, on_grid
+    from labelwise.heads.biam import BiamHead
     from labelwise.heads.c_tran import CTranHead
     from labelwise.heads.cma import CmaHead
     from labelwise.heads.config import HeadConfig
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from labelwise.heads.gap import GapHead
     from labelwise.heads.graphs import checked_cooccurrence
     from labelwise.heads.kssnet import KssnetHead
+    from labelwise.heads.lesa import LesaHead
     from labelwise.heads.mcar import McarHead
     from labelwise.heads.ml_gcn import MlGcnHead
     from labelwise.heads.query_head import QueryHead
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         unregister_head,
         with_options,
     )
+    from labelwise.heads.sdl import SdlHead
     from labelwise.heads.srn import SrnHead
     from labelwise.heads.ssgrl import SsgrlHead
     from labelwise.heads.sst import SstHead
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AddGcnHead",
     "AnyHeadConfig",
+    "AttentionPerClusterHead",
+    "AttentionPerLabelHead",
+    "BiamHead",
     "CTranHead",
     "CmaHead",
     "ConseHead",
@@ -58,10 +66,13 @@ __all__ = [
     "HeadConfig",
     "HeadDetails",
     "KssnetHead",
+    "LesaHead",
+    "LossTerms",
     "McarHead",
     "MlGcnHead",
     "QueryHead",
     "RamPlusHead",
+    "SdlHead",
     "SrnHead",
     "SsgrlHead",
     "SstHead",
@@ -79,6 +90,7 @@ __all__ = [
     "load_ml_decoder",
     "load_q2l",
     "load_ram",
+    "on_grid",
     "optimize",
     "parse_config",
     "preset",

@@ -54,16 +54,34 @@ class HeadDetails:
         return self.attention[:, self.label_query]
 
 
+@dataclass(frozen=True)
+class LossTerms:
+    """What a training step makes its loss of.
+
+    Args:
+        logits: [B, M].
+        targets: [B, M].
+        image_weights: [B], how much each image counts. None: all the same.
+        penalty: Added to the loss.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    image_weights: Tensor | None = None
+    penalty: Tensor | float = 0.0
+
+
 class Head(nn.Module):
     """The base class of heads: a map [B, C, H, W] or tokens [B, T, C] -> logits [B, N].
 
     A head of your own is a subclass with `__init__` and `forward`, registered with its config by `register_head`.
-    `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, and
-    `fold_constants` if a part of the work does not depend on the image. If the config says `takes_words`, `__init__`
-    also gets `word_vectors` and keeps them as a buffer (`checked_words`); if it says `takes_cooccurrence`, it gets
-    `cooccurrence` and keeps the graph that it makes of them as a buffer (`heads/graphs.py`). Buffers are saved, so a
-    loaded model needs neither a source of words nor a table. If it says `takes_known`, `forward` and `details` also
-    take `known` [B, N]: 1 for labels that are known to be there, 0 for absent ones, -1 for all others.
+    `as_tokens` takes both forms of input. Override `details` if there is more to show than logits, `loss_terms` if the
+    method has a loss of its own, and `fold_constants` if a part of the work does not depend on the image. If the config
+    says `takes_words`, `__init__` also gets `word_vectors` and keeps them as a buffer (`checked_words`); if it says
+    `takes_cooccurrence`, it gets `cooccurrence` and keeps the graph that it makes of them as a buffer
+    (`heads/graphs.py`). Buffers are saved, so a loaded model needs neither a source of words nor a table. If it says
+    `takes_known`, `forward` and `details` also take `known` [B, N]: 1 for labels that are known to be there, 0 for
+    absent ones, -1 for all others.
 
     Args:
         config: The head's options.
@@ -112,6 +130,11 @@ class Head(nn.Module):
     def draw_known(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """What a head that takes `known` is told in a training step, and the targets left to learn (`mask_labels`)."""
         return mask_labels(targets)
+
+    def loss_terms(self, outputs: Tensor, targets: Tensor) -> LossTerms:
+        """What the loss gets of `forward`'s outputs in training and the labels' targets [B, N]. A head with losses of
+        its own returns what they need as further columns, and weighs images or adds a penalty here."""
+        return LossTerms(outputs, self.training_targets(targets))
 
     def details(self, x: Tensor) -> HeadDetails:
         """The logits with attention and gates, if the head has any."""

@@ -19,6 +19,15 @@ from labelwise.heads.config import (
 )
 from labelwise.heads.graph_configs import AddGcnConfig, CmaConfig, KssnetConfig, MlGcnConfig, SsgrlConfig, TdrgConfig
 from labelwise.heads.text_configs import RamPlusConfig, TextAlignedConfig
+from labelwise.heads.word_configs import (
+    AttentionPerClusterConfig,
+    AttentionPerLabelConfig,
+    BiamConfig,
+    ConseConfig,
+    Fast0TagConfig,
+    LesaConfig,
+    SdlConfig,
+)
 
 
 class GapConfig(HeadConfig):
@@ -128,18 +137,23 @@ BUILT_IN = (
     BuiltIn(GapConfig, {"gap": GapConfig()}, "gap"),
     BuiltIn(CsraConfig, {"csra": CsraConfig()}, "csra"),
     BuiltIn(QueryHeadConfig, {**QUERY_PRESETS}, "query_head"),
-    BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
-    BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
     BuiltIn(MlGcnConfig, {"ml-gcn": MlGcnConfig()}, "ml_gcn"),
     BuiltIn(SsgrlConfig, {"ssgrl": SsgrlConfig()}, "ssgrl"),
     BuiltIn(AddGcnConfig, {"add-gcn": AddGcnConfig()}, "add_gcn"),
     BuiltIn(KssnetConfig, {"kssnet": KssnetConfig()}, "kssnet"),
     BuiltIn(CmaConfig, {"cma": CmaConfig()}, "cma"),
     BuiltIn(TdrgConfig, {"tdrg": TdrgConfig()}, "tdrg"),
-    BuiltIn(TextAlignedConfig, {"text-aligned": TextAlignedConfig()}, "text_aligned"),
-    BuiltIn(RamPlusConfig, {"ram-plus": RamPlusConfig()}, "ram_plus"),
     BuiltIn(CTranConfig, {"c-tran": CTranConfig()}, "c_tran"),
     BuiltIn(SrnConfig, {"srn": SrnConfig()}, "srn"),
     BuiltIn(SstConfig, {"sst": SstConfig()}, "sst"),
     BuiltIn(McarConfig, {"mcar": McarConfig()}, "mcar"),
+    BuiltIn(ConseConfig, {"conse": ConseConfig()}, "conse"),
+    BuiltIn(Fast0TagConfig, {"fast0tag": Fast0TagConfig()}, "fast0tag"),
+    BuiltIn(AttentionPerLabelConfig, {"attention-per-label": AttentionPerLabelConfig()}, "attention_per_label"),
+    BuiltIn(AttentionPerClusterConfig, {"attention-per-cluster": AttentionPerClusterConfig()}, "attention_per_cluster"),
+    BuiltIn(LesaConfig, {"lesa": LesaConfig()}, "lesa"),
+    BuiltIn(BiamConfig, {"biam": BiamConfig()}, "biam"),
+    BuiltIn(SdlConfig, {"sdl": SdlConfig()}, "sdl"),
+    BuiltIn(TextAlignedConfig, {"text-aligned": TextAlignedConfig()}, "text_aligned"),
+    BuiltIn(RamPlusConfig, {"ram-plus": RamPlusConfig()}, "ram_plus"),
 )

@@ -198,18 +198,25 @@ def ranking(
     logits: Tensor,
     targets: Tensor,
     *,
+    penalty: Literal["logistic", "hinge"] = "logistic",
+    divide_by: Literal["pairs", "violations", "present"] = "pairs",
     unknown: Unknown = "ignore",
     unknown_weight: NonNegative = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
     """Pairwise ranking: every present label of an image above every absent one (RankNet, as in Fast0Tag, CVPR 2016).
 
-    For each image, the mean of log(1 + exp(absent - present)) over its pairs; an image without a pair counts nowhere.
-    A label with soft target t is present with weight t and absent with weight 1 - t; a pair has the product.
+    For each image, the sum over its pairs, divided by their number; an image without a pair counts nowhere. A label
+    with soft target t is present with weight t and absent with weight 1 - t; a pair has the product.
 
     Args:
         logits: [B, N].
         targets: [B, N]: 1 present, 0 absent, -1 unknown, or soft values in [0, 1].
+        penalty: Of a pair. "logistic": log(1 + exp(absent - present)); "hinge": max(1 + absent - present, 0), as in
+            LESA (CVPR 2020) and BiAM (ICCV 2021).
+        divide_by: What the sum over an image's pairs is divided by. "pairs": their number; "violations": the number
+            that have a loss, as in LESA's and BiAM's code; "present": the number of present labels, as in SDL (ICCV
+            2021).
         unknown: What an unknown entry (-1) is. "ignore": it counts nowhere; "negative": absent, with `unknown_weight`.
         unknown_weight: Weight of unknown entries with unknown="negative".
         reduction: "mean" over the images that count, "sum", "batch" (sum / B) or "none".
@@ -221,11 +228,21 @@ def ranking(
     absent = (1 - present) * weight  # [B, N]
     # One row for each present label rather than [B, N, N]: images have few labels out of many.
     image, label = present.nonzero(as_tuple=True)  # [P]
-    pairs = F.softplus(x[image] - x[image, label, None])  # [P, N]
-    by_label = present[image, label] * (pairs * absent[image]).sum(dim=1)  # [P]
+    gap = x[image] - x[image, label, None]  # [P, N]
+    pairs = F.softplus(gap) if penalty == "logistic" else F.relu(1 + gap)
+
+    def per_image(entries: Tensor) -> Tensor:  # [P, N] -> [B]
+        by_label = present[image, label] * (entries * absent[image]).sum(dim=1)
+        return x.new_zeros(len(x)).index_add(0, image, by_label)
+
+    least = torch.finfo(x.dtype).tiny  # 1 / mass of a smaller one is infinite
     mass = present.sum(dim=1) * absent.sum(dim=1)  # [B]
-    counts = mass > torch.finfo(x.dtype).tiny  # 1 / mass of a smaller one is infinite
-    loss = x.new_zeros(len(x)).index_add(0, image, by_label) / mass.where(counts, 1.0)
+    counts = mass > least
+    if divide_by == "present":
+        mass = present.sum(dim=1)
+    elif divide_by == "violations":
+        mass = per_image((pairs > 0).to(x.dtype))
+    loss = per_image(pairs) / mass.where(mass > least, 1.0)
     return reduce(loss * counts, counts.to(x.dtype), reduction)
 
 

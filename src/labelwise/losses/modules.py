@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -14,7 +15,17 @@ from torch import Tensor, nn
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.core.plugins import Registry, import_plugins
-from labelwise.losses.functional import asymmetric, bce, focal, hill, ranking, softmax_cross_entropy, splc, two_way
+from labelwise.losses.functional import (
+    asymmetric,
+    bce,
+    focal,
+    hill,
+    ranking,
+    reduce,
+    softmax_cross_entropy,
+    splc,
+    two_way,
+)
 from labelwise.losses.partial import adam_step, em, gpr, pseudo_negatives, role
 from labelwise.losses.selective import csl
 
@@ -92,6 +103,24 @@ class Loss(nn.Module):
         """Training calls this once, with the number of training images, before the first epoch and when it resumes."""
         self.epochs = epochs
 
+    def weighted(
+        self, logits: Tensor, targets: Tensor, image_weights: Tensor | None, rows: Tensor | None = None
+    ) -> Tensor:
+        """The loss with a weight for every image [B]: "mean" is then the mean of weight times loss. None: as usual."""
+        given = (logits, targets, rows) if self.remembers else (logits, targets)
+        if image_weights is None:
+            loss: Tensor = self(*given)
+            return loss
+        if "reduction" not in self.options:
+            raise LabelwiseError(
+                f"this head weighs images, which the loss {self.name!r} cannot; use the loss 'ranking'"
+            )
+        entries = copy.copy(self)
+        entries.options = {**self.options, "reduction": "none"}
+        loss = entries(*given)  # [B] or [B, N]
+        weighted = loss * image_weights.view(-1, *[1] * (loss.dim() - 1))
+        return reduce(weighted, torch.ones_like(weighted), self.options["reduction"])
+
     def set_epoch(self, epoch: int) -> None:
         """Training calls this at the start of every epoch (from 0). Most losses do not change over time."""
         self.epoch = epoch
@@ -121,7 +150,7 @@ class TwoWay(Loss, name="two-way", function=two_way):
 
 
 class Ranking(Loss, name="ranking", function=ranking):
-    """Pairwise ranking loss, as in Fast0Tag."""
+    """Pairwise ranking loss, as in Fast0Tag, LESA, BiAM and SDL."""
 
 
 class Hill(Loss, name="hill", function=hill):

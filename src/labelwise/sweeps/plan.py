@@ -17,7 +17,8 @@ from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.heads.registry import preset, with_options
 from labelwise.runtime.run_files import SPLITS
-from labelwise.training.recipe import Recipe, check, full_key, load_recipe
+from labelwise.training.check import check
+from labelwise.training.recipe import Recipe, full_key, load_recipe
 
 _OPTION = "model.options."
 

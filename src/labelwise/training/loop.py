@@ -184,9 +184,9 @@ class Trainer:
             options["known"], targets = self.head.draw_known(targets)
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
-            logits = self._forward(inputs, options)
-            remembered = (rows.to(self.fabric.device),) if self.loss.remembers else ()
-            loss = self.loss(logits, self.head.training_targets(targets), *remembered)
+            terms = self.head.loss_terms(self._forward(inputs, options), targets)
+            rows = rows.to(self.fabric.device)
+            loss = self.loss.weighted(terms.logits, terms.targets, terms.image_weights, rows) + terms.penalty
             with fixed_statistics(self.plain) if recipe.grad_checkpointing else nullcontext():
                 self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())
@@ -196,7 +196,7 @@ class Trainer:
         return value
 
     def _forward(self, inputs: Tensor, options: dict[str, Tensor]) -> Tensor:
-        """Logits [B, N], or [B, N + random queries]."""
+        """Logits [B, N], or more columns if the head answers more in training (`Head.loss_terms`)."""
         try:
             logits: Tensor = self.module(inputs, **options)
         except ValueError as error:

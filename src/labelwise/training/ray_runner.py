@@ -16,7 +16,8 @@ from typing import Any
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line
 from labelwise.core.ray_cluster import ray_cluster
 from labelwise.runtime.run_files import LOG
-from labelwise.training.recipe import Recipe, check
+from labelwise.training.check import check
+from labelwise.training.recipe import Recipe
 from labelwise.training.run import Run, continues
 
 _RESTARTS = 3

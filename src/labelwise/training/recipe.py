@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -15,7 +14,7 @@ from labelwise.core.files import atomic_write
 from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
-from labelwise.heads.registry import preset, with_options
+from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
 from labelwise.losses import REMEMBERING, check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
@@ -390,54 +389,6 @@ def short_key(key: str) -> str:
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write a recipe with all its defaults, so that the file reruns the training even after defaults have changed."""
     atomic_write(path, yaml_text(recipe.model_dump(mode="json")))
-
-
-def check(recipe: Recipe, processes: int | None = None) -> None:
-    """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded.
-
-    `processes`: how many share a batch; default: those of torchrun.
-    """
-    model = recipe.model
-    head = with_options(preset(model.head), model.options, f"head {model.head!r}")
-    if head.takes_words and model.words is None and tower_words(model.backbone) is None:
-        raise LabelwiseError(
-            "this head needs word vectors of the labels, from a package or a file",
-            options={"model.words": "package:glove-50d"},
-        )
-    softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
-    if softmax and model.options.get("random_queries"):
-        raise LabelwiseError(
-            "random_queries need independent labels; use none, or train a multi-label model with another loss",
-            options={"head.random_queries": 0},
-        )
-    check_loss(recipe.loss.name)
-    if recipe.loss.options.get("reduction") == "none":
-        raise LabelwiseError(
-            "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
-            options={"loss.options.reduction": "mean"},
-        )
-    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.loss.name in REMEMBERING:
-        _check_memory(recipe, processes)
-    if recipe.pair_mix and not recipe.can_mix_pairs:
-        raise LabelwiseError(
-            "pair_mix joins two images into one with the labels of both, too many for a single-label model",
-            options={"pair_mix": 0},
-        )
-    if recipe.batch_size % processes:
-        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
-
-
-def _check_memory(recipe: Recipe, processes: int) -> None:
-    """A loss that remembers something of each image needs whole images with the same labels, and all of them."""
-    mixed: dict[str, Any] = {name: 0 for name in ("mixup", "cutmix", "pair_mix") if getattr(recipe, name)}
-    if recipe.model.options.get("random_queries"):
-        mixed["head.random_queries"] = 0
-    because = f"the loss {recipe.loss.name!r} remembers something of each image, so"
-    if mixed:
-        raise LabelwiseError(f"{because} neither images nor their labels can be mixed", options=mixed)
-    if processes > 1:
-        raise LabelwiseError(f"{because} it trains in one process, not in {processes}")
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:

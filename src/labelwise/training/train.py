@@ -20,12 +20,13 @@ from labelwise.model.model import LabelModel
 from labelwise.model.tensors import save_tensors
 from labelwise.runtime.run_files import HELD_OUT, LOG, MODEL, RECIPE, REFIT, SPLITS
 from labelwise.training.batches import Batches, Share
+from labelwise.training.check import check
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
 from labelwise.training.distributed import create_fabric, gathered, lost_process_told
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
-from labelwise.training.recipe import Recipe, check, save_recipe
+from labelwise.training.recipe import Recipe, save_recipe
 from labelwise.training.run import Run, run_folder
 from labelwise.training.setup import build_model, feature_batches, image_batches, take_weights
 from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables, splits_to_refit

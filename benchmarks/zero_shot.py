@@ -1,16 +1,20 @@
-"""Zero-shot on VOC 2007: 16 labels learned, 4 never seen. ML-Decoder with word queries, with and without each query
-augmentation, HSQ on words, and the baselines CONSE and Fast0Tag, several seeds each.
+"""Zero-shot: labels learned, others never seen. The heads of ML-Decoder's table 6, ML-Decoder with and without each
+query augmentation, and HSQ on words, several seeds each, on frozen features of PASCAL VOC 2007 or of MS-COCO.
 
-    python benchmarks/zero_shot_voc.py --data voc:/data/VOCdevkit --out docs/results/zero-shot-voc.json
+    python benchmarks/zero_shot.py voc --data voc:/data/VOCdevkit --out docs/results/zero-shot-voc.json
+    python benchmarks/coco_table.py /data/coco80.csv --out coco14k.csv
+    python benchmarks/zero_shot.py coco-65-15 --data 'csv:coco14k.csv?root=/data/coco&splits=train,val,more,test'
+        --words coco_glove300.npy --out docs/results/zero-shot-coco-65-15.json
 
-The recipe is recipes/zero-shot/voc.yaml. A row that is in --out already is not run again: stop and start as you like.
+benchmarks/zero_shot.yaml holds the tasks with their labels, and the heads. A row that is in --out already is not run
+again: stop and start as you like.
 
-Settings are chosen without the four unseen labels and without the test photos: other labels are taken for unseen, and
+Settings are chosen without the unseen labels and without the test photos: other labels are taken for unseen, and
 measured on val.
 
-    python benchmarks/zero_shot_voc.py --data … --out fold1.json --instead horse motorbike diningtable train
-    python benchmarks/zero_shot_voc.py --data … --out fold2.json --instead cow bicycle chair car
-    python benchmarks/zero_shot_voc.py --data … --out fold3.json --instead dog tvmonitor boat aeroplane
+    python benchmarks/zero_shot.py voc --data … --out fold1.json --instead horse motorbike diningtable train
+    python benchmarks/zero_shot.py voc --data … --out fold2.json --instead cow bicycle chair car
+    python benchmarks/zero_shot.py voc --data … --out fold3.json --instead dog tvmonitor boat aeroplane
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labelwise.data.labels import seen_labels
+import yaml
+
 from labelwise.data.sources import open_data
 from labelwise.evaluation.zero_shot import evaluate_zero_shot
 from labelwise.features import FeatureCache
@@ -35,53 +40,30 @@ from labelwise.training.train import train
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "zero-shot" / "voc.yaml"
-NOISE, RANDOM = 0.2, 4  # of the recipe, and a quarter as many random queries as there are seen labels
-
-PLAIN: dict[str, Any] = {"model.options.query_noise": 0.0, "model.options.random_queries": 0}
-AS_NOISE = {"model.options.random_queries": RANDOM, "model.options.random_target": "noise"}
-# HSQ as in docs/research/study.md: at ML-Decoder's rate one of three trainings fails on the seen labels already.
-HSQ: dict[str, Any] = PLAIN | {
-    "model.head": "hsq",
-    "model.options.gate_weights": "query",
-    "model.options.token_dropout": 0.5,
-    "optimizer.lr": 3e-4,
-    "batch_size": 32,
-}
-FROM_WORDS = HSQ | {"model.options.task_weights": "query"}
-PAIRS = {"pair_mix": 0.5}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ml-decoder": PLAIN,
-    "ml-decoder, noise": PLAIN | {"model.options.query_noise": NOISE},
-    "ml-decoder, random": PLAIN | {"model.options.random_queries": RANDOM},
-    "ml-decoder, noise + random": {"model.options.query_noise": NOISE, "model.options.random_queries": RANDOM},
-    "ml-decoder, random as noise": PLAIN | AS_NOISE,
-    "ml-decoder, noise + random as noise": {"model.options.query_noise": NOISE, **AS_NOISE},
-    "ml-decoder, cutout": PLAIN | {"model.options.query_cutout": NOISE},
-    "hsq, shared experts, pair_mix": HSQ | {"model.options.task_experts": 0} | PAIRS,
-    "hsq, experts from words": FROM_WORDS,
-    "hsq, experts from words, pair_mix": FROM_WORDS | PAIRS,
-    "conse": {"model.head": "conse", "loss.name": "bce", "epochs": 20},
-    "fast0tag": {"model.head": "fast0tag", "loss.name": "ranking", "epochs": 20},
-}
+PLAN = yaml.safe_load((ROOT / "benchmarks" / "zero_shot.yaml").read_text("utf-8"))
+TASKS: dict[str, dict[str, Any]] = PLAN["tasks"]
+VARIANTS: dict[str, dict[str, Any]] = PLAN["variants"]
 METRICS = ("mAP", "OF1_top3", "OF1_top5")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--words", action="append", help="a file of the labels' vectors, or recipe; several times")
+    parser.add_argument("--words", nargs="+", help="sources of the labels' vectors; default: the task's")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--instead", nargs="+", help="labels to take for unseen, on val; the recipe's are left out")
+    parser.add_argument("--instead", nargs="+", help="labels to take for unseen, on val; the task's are left out")
     parser.add_argument("--epochs", type=int)
     arguments = parser.parse_args()
 
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"rows": []}
     done = {(row["words"], row["variant"], row["seed"]) for row in result["rows"]}
-    measure = Measure(arguments.data, "val" if arguments.instead else "test")
+    task = TASKS[arguments.task]
+    measure = Measure(arguments.data, task["choose"] if arguments.instead else "test")
     for seed in arguments.seeds:  # seed by seed: one of each is worth more than three of one
-        for words in [None if given == "recipe" else given for given in arguments.words or ["recipe"]]:
+        for words in arguments.words or [task["words"]]:
             for variant in arguments.variants:
                 recipe = recipe_of(variant, seed, words, arguments)
                 assert recipe.model.words is not None
@@ -102,26 +84,34 @@ def markdown(result: dict[str, Any]) -> str:
     def cell(value: dict[str, float | None]) -> str:
         return f"{value['mean']:.1f}" + ("" if value["spread"] is None else f" ± {value['spread']:.1f}")
 
+    columns = (("zsl", "mAP"), ("zsl_relative", "mAP"), ("zsl", "OF1_top3"), ("gzsl", "mAP"), ("gzsl", "OF1_top3"))
     chance = result["rows"][0]["chance"]
-    guesses = [chance["zsl"]["mAP"]] * 2 + [chance["gzsl"][name] for name in METRICS]
-    lines = ["| words | head | ZSL mAP | relative | GZSL mAP | F1 at 3 | F1 at 5 | seeds |", "|---" * 8 + "|"]
+    guesses = [chance[part.partition("_")[0]][name] for part, name in columns]
+    lines = ["| words | head | ZSL mAP | relative | ZSL F1 at 3 | GZSL mAP | GZSL F1 at 3 | seeds |", "|---" * 8 + "|"]
     lines.append(f"| | chance | {' | '.join(f'{value:.1f}' for value in guesses)} | |")
     for row in result["summary"]:
-        cells = [row["zsl"]["mAP"], row["zsl_relative"]["mAP"], *(row["gzsl"][name] for name in METRICS)]
-        lines.append(f"| {row['words']} | {row['variant']} | {' | '.join(map(cell, cells))} | {row['seeds']} |")
+        cells = " | ".join(cell(row[part][name]) for part, name in columns)
+        lines.append(f"| {row['words']} | {row['variant']} | {cells} | {row['seeds']} |")
     return "\n".join(lines)
 
 
-def recipe_of(variant: str, seed: int, words: str | None, arguments: argparse.Namespace) -> Recipe:
-    changes = {"data.source": arguments.data, "seed": seed, "thresholds": "none", "workers": 0, **VARIANTS[variant]}
-    if words is not None:
+def recipe_of(variant: str, seed: int, words: str, arguments: argparse.Namespace) -> Recipe:
+    """The recipe of VOC, changed by the task, then by the variant; `$name` in a variant is the task's."""
+    task = TASKS[arguments.task]
+    changes = {"data.source": arguments.data, "seed": seed, "thresholds": "none", "workers": 0}
+    changes |= task.get("change", {})
+    for key, value in VARIANTS[variant].items():
+        changes[key] = task[value[1:]] if str(value).startswith("$") else value
+    if words != task["words"] or "unseen" in task:  # the recipe's own come with phrases for VOC's names
         changes["model.words"] = words
+    if "unseen" in task:
+        changes |= {"data.unseen": task["unseen"], "data.labels": [*task["seen"], *task["unseen"]]}
     if arguments.epochs is not None:
         changes["epochs"] = arguments.epochs
     if arguments.instead:
-        hidden = load_recipe(RECIPE, {}).data.unseen
-        assert isinstance(hidden, tuple)
-        changes["data.labels"] = seen_labels(open_data(arguments.data), hidden)
+        data = load_recipe(RECIPE, changes).data
+        labels = data.labels or open_data(arguments.data).labels
+        changes["data.labels"] = [label for label in labels if label not in (data.unseen or ())]
         changes["data.unseen"] = arguments.instead
     return load_recipe(RECIPE, changes)
 
@@ -156,7 +146,7 @@ class Measure:
             "zsl_relative": {"mAP": result["zsl_relative"]["mAP"]},
             "gzsl": {name: result["gzsl"][name] for name in METRICS},
             "chance": {part: {name: result[part]["chance"][name] for name in METRICS} for part in ("zsl", "gzsl")},
-            "seen_validation_mAP": max(row["mAP"] for row in history),
+            "seen_validation_mAP": max((row["mAP"] for row in history if "mAP" in row), default=None),
             "AP": {row["label"]: row["AP"] for row in result["per_label"]},
             "seconds": round(trained, 1),
         }
@@ -164,7 +154,7 @@ class Measure:
     def _features_of(self, model: LabelModel) -> FeatureCache:
         if self.features is None:
             self.features = FeatureCache.build(
-                self.table, model.backbone, model.config.preprocessing, flips=False, workers=0
+                self.table, model.backbone, model.config.preprocessing, flips=False, workers=0, engine="auto"
             )
         return self.features
 
