@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from labelwise.heads.attention_configs import CTranConfig, McarConfig, SrnConfig, SstConfig
 from labelwise.heads.config import (
@@ -55,44 +55,6 @@ class CsraConfig(HeadConfig):
 
     @property
     def has_attention(self) -> bool:
-        return True
-
-
-class ConseConfig(HeadConfig):
-    """CONSE (Norouzi et al., ICLR 2014), a zero-shot baseline: word vectors of seen labels, mixed by a classifier.
-
-    Args:
-        word_dim: Length of the word vectors.
-        top: T, how many of the most probable labels are mixed.
-        seen_labels: How many labels the classifier knows. None: all.
-    """
-
-    kind: Literal["conse"] = "conse"
-    word_dim: PositiveInt | None = None
-    top: PositiveInt = 10
-    seen_labels: PositiveInt | None = None
-
-    @property
-    def takes_words(self) -> bool:
-        return True
-
-
-class Fast0TagConfig(HeadConfig):
-    """Fast0Tag (Zhang, Gong & Shah, CVPR 2016), a zero-shot baseline: a direction in the space of word vectors.
-
-    Args:
-        word_dim: Length of the word vectors.
-        hidden: Widths of hidden layers. (): the paper's linear map; (8192, 2048): its network.
-        dropout: After each hidden layer.
-    """
-
-    kind: Literal["fast0tag"] = "fast0tag"
-    word_dim: PositiveInt | None = None
-    hidden: tuple[PositiveInt, ...] = ()
-    dropout: Probability = 0.0
-
-    @property
-    def takes_words(self) -> bool:
         return True
 
 
