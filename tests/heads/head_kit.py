@@ -27,7 +27,7 @@ CHANNELS = 24
 def small_options(name: str, labels: int = LABELS) -> dict[str, Any]:
     """Options that make any preset small, with the tensors of the labels that it needs."""
     config, random = heads.preset(name), torch.Generator().manual_seed(7)
-    small = {"dim": 16, "attention_heads": 2, "hidden": (11,), "steps": 2}
+    small = {"dim": 16, "attention_heads": 2, "hidden": (11,), "steps": 2, "descriptions": 2}
     options: dict[str, Any] = {key: value for key, value in small.items() if key in config.option_parts()}
     if config.takes_words:
         options["word_vectors"] = torch.randn(labels, 10, generator=random)

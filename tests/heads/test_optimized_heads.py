@@ -25,7 +25,9 @@ TOLERANCE = {"atol": 1e-4, "rtol": 0}
 
 
 def tensors_of(name: str) -> dict[str, Any]:
-    return {key: value for key, value in small_options(name).items() if isinstance(value, Tensor)}
+    """The tensors that a head needs, and what says how to read them."""
+    needed = {key: value for key, value in small_options(name).items() if isinstance(value, Tensor)}
+    return needed | ({"descriptions": 2} if name == "ram-plus" else {})
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

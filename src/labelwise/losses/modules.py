@@ -284,7 +284,7 @@ def _options_of(loss: type[Loss]) -> type[Config]:
     for function in filter(None, (loss.function, loss.memory)):
         types = get_type_hints(function, include_extras=True)
         for key, parameter in inspect.signature(function).parameters.items():
-            state = key in _CLOCK or Tensor in get_args(types[key])
+            state = key in _CLOCK or Tensor in get_args(types.get(key))
             if parameter.kind is parameter.KEYWORD_ONLY and not state:
                 options[key] = types[key], parameter.default
     return create_model(f"{loss.__name__}_options", __base__=Config, **options)
