@@ -66,7 +66,7 @@ def main() -> None:
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
     if arguments.stage in ("compare", "alone"):
         if arguments.stage == "compare":
-            result["differences"] = differences(result["runs"], study["compare"], arguments.out)
+            result["differences"] = differences(result["runs"], study, arguments.out)
         else:
             result["alone"] = transfers(study["alone"], arguments.out)
         write(result, arguments.json)
@@ -176,22 +176,22 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def differences(runs: list[dict[str, Any]], pairs: list[list[str]], out: Path) -> list[dict[str, Any]]:
-    """The first row of each pair minus the second one, in percent: mAP, and the AP of every label.
+def differences(runs: list[dict[str, Any]], study: dict[str, Any], out: Path) -> list[dict[str, Any]]:
+    """The first row of each pair in `compare` minus the second one, in percent: mAP, and for the pairs in
+    `compare_labels` the AP of every label.
 
     Means over the seeds that both rows have. Intervals are those of the test images; how much seeds differ is not in
     them, so `of_seeds` has the difference of each.
     """
-    seeds = {row: {run["seed"] for run in runs if run["row"] == row} for pair in pairs for row in pair}
     found = []
-    for row, reference in pairs:
-        common = sorted(seeds[row] & seeds[reference])
+    for row, reference in study["compare"]:
+        seeds = ({run["seed"] for run in runs if run["row"] == name} for name in (row, reference))
+        common = sorted(set.intersection(*seeds))
         if not common:
             continue
         each = {name: [draws_of(out / f"{name}_seed-{seed}") for seed in common] for name in (row, reference)}
         ours, theirs = (mean_draws([draws for draws, _ in each[name]]) for name in (row, reference))
         value = ours.whole_metrics["mAP"] - theirs.whole_metrics["mAP"]
-        gaps = ours.whole_average_precision - theirs.whole_average_precision
         of_seeds = [
             100 * (a.whole_metrics["mAP"] - b.whole_metrics["mAP"])
             for (a, _), (b, _) in zip(each[row], each[reference], strict=True)
@@ -200,8 +200,10 @@ def differences(runs: list[dict[str, Any]], pairs: list[list[str]], out: Path) -
             {"row": row, "reference": reference, "seeds": common}
             | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
             | {"of_seeds": of_seeds}
-            | {"labels": difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))}
         )
+        if [row, reference] in study["compare_labels"]:
+            gaps = ours.whole_average_precision - theirs.whole_average_precision
+            found[-1]["labels"] = difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))
     return found
 
 

@@ -82,7 +82,8 @@ def test_difference_is_that_of_the_seeds_that_both_rows_have(
     drawn = {name: (bootstrap_draws(values, targets, samples=50), ("x", "y")) for name, values in scores.items()}
     monkeypatch.setattr(study, "draws_of", lambda folder: drawn[folder.name])
     runs = [{"row": name[0], "seed": int(name[-1])} for name in scores]
-    (found,) = study.differences(runs, [["a", "b"], ["a", "c"]], tmp_path)  # c has no run yet
+    pairs = {"compare": [["a", "b"], ["a", "c"]], "compare_labels": [["a", "b"]]}
+    (found,) = study.differences(runs, pairs, tmp_path)  # c has no run yet
     assert found["seeds"] == [0, 1]
     precision = {name: 100 * average_precision(values, targets).numpy() for name, values in scores.items()}
     gaps = [precision[f"a_seed-{seed}"] - precision[f"b_seed-{seed}"] for seed in (0, 1)]
@@ -99,6 +100,7 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
         "always": always,
         "stages": {"test": {"data.train": "train+val", "data.validation": None, "epochs": 1}},
         "compare": [["csra", "gap"]],
+        "compare_labels": [["csra", "gap"]],
         "alone": ["gap"],
         "rows": {head: {"set": {"model.head": head}} for head in ("gap", "csra")},
     }
