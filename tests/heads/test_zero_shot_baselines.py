@@ -64,11 +64,8 @@ class TestBiam(HeadKit):
         """The paper's convolutions need the map: tokens alone do not say which regions are neighbours."""
         with pytest.raises(LabelwiseError, match="give it the map"):
             self.head()(torch.randn(2, 12, CHANNELS))
-
-
-class TestBiamOnTokens(HeadKit):
-    name = "biam"
-    options: ClassVar[dict[str, Any]] = {**TestBiam.options, "kernel": 1, "out_dim": None}
+        head, x = self.head(kernel=1), torch.randn(2, CHANNELS, 3, 4)
+        torch.testing.assert_close(head(x.flatten(2).transpose(1, 2)), head(x))
 
 
 class TestSdl(HeadKit):
