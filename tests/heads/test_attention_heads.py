@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise import heads
 from labelwise.heads.base import mask_labels
@@ -37,6 +38,19 @@ def test_c_tran_is_a_plain_transformer_over_image_and_labels() -> None:
         weight, bias = made.classifier.weight[..., 0], made.classifier.bias[:, 0, 0]
         rows.append(torch.stack([weight[i] @ tokens[0, 8 + i] + bias[i] for i in range(LABELS)]))
     torch.testing.assert_close(made(x, known), torch.stack(rows), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_an_optimized_c_tran_does_not_project_its_labels_again(states: int) -> None:
+    """One row per label if nothing is known, else three, each to query, key and value."""
+    made, x = head("c-tran"), [torch.randn(2, CHANNELS, 3, 3), torch.zeros(2, LABELS)][: 1 + states // 3]
+
+    def flops(module: nn.Module) -> int:
+        with FlopCounterMode(display=False) as counter:
+            module(*x)
+        return int(counter.get_total_flops())
+
+    assert flops(made) - flops(heads.optimize(made)) == 2 * states * LABELS * 3 * CHANNELS**2
 
 
 def test_label_masks_split_the_targets_and_leave_enough_to_learn() -> None:

@@ -70,21 +70,20 @@ class CTranHead(Head):
 
     def _label_tokens(self, known: Tensor | None, images: int) -> tuple[Tensor, Tensor]:
         """The labels' tokens [B, N, D] in their states, and their queries, keys and values [B, N, 3 D] in layer 1."""
-        table = self._label_table() if self.label_table is None else self.label_table
-        unknown, absent, present = table
+        table = self._label_table(1 if known is None else 3) if self.label_table is None else self.label_table
         if known is None:
-            chosen = unknown.expand(images, -1, -1)
+            chosen = table[0].expand(images, -1, -1)
         else:
             known = known[..., None]
-            chosen = torch.where(known > 0, present, torch.where(known < 0, unknown, absent))
+            chosen = torch.where(known > 0, table[2], torch.where(known < 0, table[0], table[1]))
         dim = self.label.shape[1]
         return chosen[..., :dim], chosen[..., dim:]
 
-    def _label_table(self) -> Tensor:
+    def _label_table(self, states: int = 3) -> Tensor:
         """What layer 1 needs of every label if it is unknown, absent or present, [3, N, D + 3 D]. It does not depend on
         the image: three rows for each label instead of one for each label and image."""
-        states = torch.cat((torch.zeros_like(self.state[:1]), self.state))  # s: [3, D]
-        tokens = self.norm(self.label + states[:, None])  # eq. 1: [3, N, D]
+        state = torch.cat((torch.zeros_like(self.state[:1]), self.state))[:states]  # s: [3, D]
+        tokens = self.norm(self.label + state[:, None])  # eq. 1: [3, N, D]
         first = self.layers[0]
         assert isinstance(first, EncoderLayer)
         return torch.cat((tokens, first.self_attn.project(tokens)), dim=-1)
