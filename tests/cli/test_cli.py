@@ -79,7 +79,7 @@ def test_the_shell_completes_commands_flags_values_and_files(
         return done.stdout.split()
 
     assert offered("labelwise pre") == ["predict"]
-    assert offered("labelwise data ") == ["inspect", "split", "convert", "download", "sample"]
+    assert offered("labelwise data ") == ["inspect", "split", "hide", "convert", "download", "sample"]
     assert offered("labelwise predict --on-bad-image ") == ["error", "skip"]
     assert "--fit-thresholds" in offered("labelwise evaluate --fit")
     for line in (

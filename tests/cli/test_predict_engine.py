@@ -38,7 +38,7 @@ def test_the_engine_asked_for_runs_the_model_and_says_so(
     class Constant:
         family = "onnxruntime"
 
-        def __call__(self, images: Floats) -> Floats:
+        def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
             return np.full((len(images), len(LABELS)), 2.0, np.float32)
 
     asked: list[tuple[str, int, int]] = []

@@ -89,7 +89,7 @@ def make_trainer(wanted: Any, folder: Path) -> Trainer:
     trainer.recipe, trainer.labels, trainer.folder, trainer.fabric = wanted, LABELS, folder, fabric  # type: ignore[assignment]
     trainer.batches = [None] * 4  # type: ignore[assignment]
     trainer.steps, trainer.windows, trainer.progress = 8, 4, Progress("")
-    trainer.plain, trainer.head = model.train(), model.head
+    trainer.plain, trainer.head, trainer.masks_labels = model.train(), model.head, False
     trainer.averaged = AveragedWeights(trainer.plain, wanted.ema)
 
     def forward(*args: Tensor, **options: Tensor) -> Tensor:
