@@ -31,7 +31,8 @@ LABELS = ("boat", "car", "cat", "dog", "sun")
 
 def small_model(backbone: str = "test_resnet", head: str = "hsq", size: int = 64) -> LabelModel:
     torch.manual_seed(0)
-    options: dict[str, object] = {} if head in ("gap", "csra", "conse", "fast0tag") else {"dim": 16}
+    options: dict[str, object] = {"dim": 16} if "dim" in preset(head).option_parts() else {}
+    options |= {"descriptions": 3} if head == "ram-plus" else {}
     if preset(head).takes_words:
         options["word_vectors"] = torch.randn(len(LABELS), 12)
     model = create_model(backbone, head, LABELS, weights="none", size=size, **options).eval()

@@ -23,7 +23,7 @@ WORDS = torch.randn(LABELS, 10, generator=torch.Generator().manual_seed(0))
 TOLERANCE = {"atol": 1e-4, "rtol": 0}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in heads.list_heads() if name not in ("conse", "fast0tag")},
+    **{name: (name, {}) for name in heads.list_heads() if not heads.preset(name).takes_words},
     "few queries": ("ml-decoder", {"dim": 64, "groups": 3}),
     "few queries, in order": ("ml-decoder", {"dim": 64, "groups": 4, "group_seed": None}),
     "deep": ("ml-decoder", {"dim": 64, "groups": 2, "decoder_layers": 3}),
@@ -46,6 +46,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "conse": ("conse", {"word_vectors": WORDS}),
     "fast0tag": ("fast0tag", {"word_vectors": WORDS}),
+    "text-aligned": ("text-aligned", {"word_vectors": WORDS, "patch_weight": 0.4}),
+    "ram-plus": ("ram-plus", {"word_vectors": WORDS, "descriptions": 2, "dim": 64, "feedforward": 96}),
 }
 
 

@@ -36,7 +36,14 @@ def test_listing_takes_wildcards() -> None:
     assert heads.list_heads("*decoder*") == ["transformer-decoder", "ml-decoder"]
     assert heads.list_heads("hsq*") == ["hsq", "hsq-linear", "hsq-baseline"]
     baselines = ["gap", "csra", "transformer-decoder", "q2l", "ml-decoder"]
-    assert heads.list_heads() == [*baselines, *heads.list_heads("hsq*"), "conse", "fast0tag"]
+    assert heads.list_heads() == [
+        *baselines,
+        *heads.list_heads("hsq*"),
+        "conse",
+        "fast0tag",
+        "text-aligned",
+        "ram-plus",
+    ]
 
 
 def test_labels_may_be_names() -> None:

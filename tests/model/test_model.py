@@ -18,10 +18,13 @@ SMALL = {"dim": 16, "attention_heads": 2}
 
 
 def small_model(head: str = "hsq", **options: Any) -> lw.LabelModel:
-    if head in ("conse", "fast0tag"):
+    config = lw.heads.preset(head)
+    if config.takes_words:
         options = {"word_vectors": torch.ones(len(LABELS), 6).cumsum(0), **options}
-    elif head not in ("gap", "csra"):
+    if "dim" in config.option_parts():
         options = {**SMALL, **options}
+    if head == "ram-plus":
+        options = {"descriptions": 3, **options}
     return lw.create_model("test_resnet", head, LABELS, weights="none", size=64, **options).eval()
 
 
