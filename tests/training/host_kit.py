@@ -26,9 +26,8 @@ class Host:
     def torchrun(self, meeting: Host, *arguments: str) -> Process:
         """torchrun with one process on this host, in a group that may shrink to one host and grow to two. They meet at
         one of them, which must not be lost."""
-        # By default torchrun gives a host 15 s to answer, and others 30 s to join.
-        conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,read_timeout=30"
-        conf += f",is_host={int(self is meeting)}"  # both have this machine's name
+        # Two hosts meet at once; one alone waits for another for so many seconds.
+        conf = f"last_call_timeout=20,is_host={int(self is meeting)}"  # both have this machine's name
         command = ["-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting.address}:{PORT}", "--rdzv-id", "test"]
         command += ["--rdzv-conf", conf, "--local-addr", self.address, "-m", "labelwise", "train", *arguments]

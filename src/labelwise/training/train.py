@@ -105,6 +105,7 @@ def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, dis
         f"{counted(len(held_out), 'validation image') if held_out is not None else 'no validation images'}, "
         f"{counted(len(train_table.labels), 'label')}; {recipe.model.head} on {recipe.model.backbone}, "
         f"{sum(p.numel() for p in module.parameters() if p.requires_grad) / 1e6:.2f} M trainable parameters"
+        + (f", {fabric.world_size} processes" if fabric.world_size > 1 else "")
     )
     make = feature_batches if frozen else image_batches
     batches = make(recipe, model, train_table, held_out, fabric)
