@@ -84,7 +84,7 @@ EXPERIMENTS = {
     "asl/coco-tresnet-l-448": (86.6, "tresnet_l", 448, "gap", {}),
     "asl/coco-tresnet-l-22k-448": (88.4, "tresnet_v2_l", 448, "gap", {}),
     "asl/coco-resnet101-448": (85.0, "resnet101", 448, "gap", {}),
-    "graphs/coco-ml-gcn-448": (83.0, "resnet101", 448, "ml-gcn", {"edge_threshold": 0.4, "neighbour_weight": 0.2}),
+    "graphs/coco-ml-gcn-448": (83.0, "resnet101", 448, "ml-gcn", {}),
     "graphs/coco-add-gcn-576": (85.2, "resnet101", 576, "add-gcn", {"dim": 1024}),
 }
 MODERN = [
