@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import check_reader_options, model_name, model_path, open_table, require, require_choice
+from labelwise.api.inputs import check_reader_options, model_name, model_path, open_any_table, require, require_choice
 from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
 from labelwise.data.sources import with_options
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config, open_model, read_labels
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
@@ -107,7 +107,7 @@ def evaluate(
     target = _saved_to(model) if save else None
     # Mistakes in the model's name and in the data are told before PyTorch and the model are loaded.
     known_labels = read_labels(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
-    whole = open_table(_data(data, model), model, **reader)
+    whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     if known_labels is not None and not _unseen(unseen, model, whole):
@@ -148,7 +148,7 @@ def evaluate(
 
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "on_bad_image": on_bad_image}
 
-    def options(images: LabelTable) -> dict[str, Any]:
+    def options(images: AnyTable) -> dict[str, Any]:
         features = None
         if cache and isinstance(network, LabelModel):
             source = (images, network.backbone, config.preprocessing)
@@ -187,7 +187,7 @@ def evaluate(
 
 def _fit(
     config: ModelConfig,
-    table: LabelTable,
+    table: AnyTable,
     logits: TableLogits,
     thresholds: str | None,
     temperature: bool,
@@ -234,7 +234,7 @@ def _saved_to(model: Any) -> Path:
     return find_folder(model_path(model))
 
 
-def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) -> tuple[str, ...]:
+def _unseen(given: str | Sequence[str] | None, model: Any, table: AnyTable) -> tuple[str, ...]:
     """The unseen labels that the user names, else those of the run's recipe; for most runs there are none."""
     if given is not None:
         if given == "none":

@@ -74,7 +74,7 @@ class Display:
         name, score = ("top-1", row["accuracy_top1"]) if "accuracy_top1" in row else ("mAP", row.get("mAP"))
         self._score = f"{name} {score:.2f}" if score is not None else ""
         best = "  best so far" if self._score and best_epoch == row["epoch"] else ""
-        speed = f"{row['images_per_second']:.0f} images/s"
+        speed = f"{row['images_per_second']:.0f} images/s, {row['waiting']:.0%} of the time waiting for data"
         self.say(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s{best}"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
 from labelwise.loading.augment import eval_transform, train_transform
@@ -52,18 +52,23 @@ def build_model(
     return model
 
 
-def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
+def grouped_labels(recipe: Recipe, table: AnyTable) -> Tensor | None:
     """The query that each label shares [N]; None if the recipe groups labels at random."""
     wanted = recipe.model
     if wanted.grouping == "random":
         return None
     head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
     vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
+    if isinstance(table, StreamTable):
+        raise LabelwiseError(
+            "which labels occur together is known only when all shards are read; group labels at random",
+            options={"model.grouping": "random"},
+        )
     return group_labels(wanted.grouping, head.query_groups, table, vectors)
 
 
 def image_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+    recipe: Recipe, model: LabelModel, train_table: AnyTable, held_out: AnyTable | None, fabric: Fabric
 ) -> Batches:
     preprocessing = model.config.preprocessing
     bad = recipe.data.on_bad_image
@@ -75,9 +80,9 @@ def image_batches(
 
 
 def feature_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+    recipe: Recipe, model: LabelModel, train_table: AnyTable, held_out: AnyTable | None, fabric: Fabric
 ) -> Batches:
-    def cache(table: LabelTable, flips: bool) -> FeatureCache:
+    def cache(table: AnyTable, flips: bool) -> FeatureCache:
         return FeatureCache.build(
             table,
             model.backbone,
