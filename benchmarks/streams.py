@@ -84,14 +84,16 @@ def tree_memory(process: int) -> float:
 
 
 def measure_memory(folder: Path, steps: int) -> list[dict[str, Any]]:
-    from labelwise.training.checkpoint import last_checkpoint, read_checkpoint
+    from safetensors import safe_open
+
+    from labelwise.training.checkpoint import last_checkpoint
 
     drawn_shard(folder / "one.tar", 1000, 64)
     rows = []
     for count in (1, 1000):
         out = folder / f"run-{count}"
         settings = [*SMALL, "model.backbone=test_resnet", "model.size=32", "model.head=ml-decoder", "head.dim=768"]
-        settings += ["head.groups=100", f"epochs={10_000 // count}", "batch_size=32", "checkpoint_minutes=0.01"]
+        settings += ["head.groups=100", f"epochs={10_000 // count}", "batch_size=32", "checkpoint_minutes=0.1"]
         started = time.monotonic()
         command = train_command(shards_of(folder / f"shards-{count}", folder / "one.tar", count), out, *settings)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -101,7 +103,8 @@ def measure_memory(folder: Path, steps: int) -> list[dict[str, Any]]:
                 peak = max(peak, tree_memory(process.pid))
                 if last_checkpoint(out).exists():
                     first = first or time.monotonic() - started
-                    done = read_checkpoint(last_checkpoint(out))[1]["step"]
+                    with safe_open(last_checkpoint(out), "pt") as checkpoint:
+                        done = json.loads(checkpoint.metadata()["state"])["step"]
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate()
         if done < steps:

@@ -223,6 +223,14 @@ def test_a_shard_that_breaks_later_costs_its_images(tmp_path: Path) -> None:
         table.image(4)
 
 
+def test_a_damaged_index_is_written_again(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", numbered(range(5)))
+    check(opened(tmp_path / "a.tar", labels=LABELS), 5)
+    [index] = (tmp_path / "cache" / "streams").glob("*/index.npz")
+    index.write_bytes(index.read_bytes()[:100])
+    check(opened(tmp_path / "a.tar", labels=LABELS), 5)
+
+
 def test_counts_come_from_the_index_or_are_stated(tmp_path: Path) -> None:
     """Then no shard is opened before it is needed."""
     for number in range(3):

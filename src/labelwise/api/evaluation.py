@@ -61,7 +61,7 @@ def evaluate(
 
     Args:
         model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
-        data: A dataset: a path, `format:path`, a DataFrame or a table. Default: the data that the run was trained on.
+        data: A dataset: a path, `format:path`, shards, a DataFrame or a table. Default: the data of the training.
         split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
             table without splits.
         flip: Average over each image and its mirror image.

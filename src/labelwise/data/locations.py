@@ -123,13 +123,24 @@ def read_ahead(
 
 def read_file(name: str) -> RawImage:
     """A missing file fails that image alone; a failing disk or network fails the whole part."""
+    try:
+        return RawImage(name, retried(lambda: _read(name), name))
+    except (OSError, ValueError) as error:
+        return RawImage(name, b"", fault_of_file(error))
+
+
+def retried(read: Callable[[], _Result], name: str) -> _Result:
+    """What `read` gives of a file; at an address it tries again after an error of the network. A fault of this one file
+    is raised as it is."""
     tries = _TRIES if "://" in name and offline_by() != "LABELWISE_OFFLINE" else 1
     for attempt in range(tries):
         try:
-            return RawImage(name, _read(name))
+            return read()
+        except LabelwiseError:
+            raise
         except Exception as error:  # each file system has its own exceptions
-            if reason := fault_of_file(error):
-                return RawImage(name, b"", reason)
+            if fault_of_file(error):
+                raise
             if attempt == tries - 1:
                 raise LabelwiseError(f"cannot read {name!r} ({type(error).__name__}: {error})") from None
             time.sleep(0.2 * 4**attempt)

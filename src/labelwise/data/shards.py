@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Ints
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write, cache_folder, lock, sha256
-from labelwise.data.images import MAX_FILE_BYTES, BadImageError, Encoded, too_large
-from labelwise.data.locations import read_file
+from labelwise.data.images import MAX_FILE_BYTES, BadImageError, Encoded, fault_of_file, too_large
+from labelwise.data.locations import read_file, retried
 from labelwise.data.parquet import beside
 from labelwise.data.streams import Sample, SampleLabels, parse_labels
 from labelwise.data.strings import PackedStrings
@@ -77,11 +78,14 @@ class SampleIndex:
 
     @classmethod
     def load(cls, file: Path) -> SampleIndex:
-        with np.load(file) as arrays:
-            images = arrays["images"]
-            keys = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0") if len(images) else []
-            are_paths, is_copied = arrays["flags"].tolist()
-            return cls(PackedStrings(keys), images, arrays["labels"], arrays["suffixes"], are_paths, is_copied)
+        try:
+            with np.load(file) as arrays:
+                images = arrays["images"]
+                keys = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0") if len(images) else []
+                are_paths, is_copied = arrays["flags"].tolist()
+                return cls(PackedStrings(keys), images, arrays["labels"], arrays["suffixes"], are_paths, is_copied)
+        except (BadZipFile, EOFError, KeyError, ValueError):  # a disk has changed it: it is written again
+            raise FileNotFoundError(file) from None
 
 
 class Samples:
@@ -163,9 +167,14 @@ class Shard:
 
     def open(self, cache_bytes: int) -> Samples:
         """Its samples, to be read in any order. `cache_bytes`: what all copies together may take on the disk."""
-        folder = (
-            cache_folder() / "streams" / sha256(f"{FORMAT} {self.identity} ", file_version(self.file)).hexdigest()[:32]
-        )
+        try:
+            return retried(lambda: self._open(cache_bytes), self.file)
+        except OSError as error:
+            raise LabelwiseError(f"cannot read the shard {self.file} ({fault_of_file(error)})") from None
+
+    def _open(self, cache_bytes: int) -> Samples:
+        digest = sha256(f"{FORMAT} {self.identity} ", file_version(self.file)).hexdigest()
+        folder = cache_folder() / "streams" / digest[:32]
         with suppress(FileNotFoundError):
             return self._opened(folder)
         folder.mkdir(parents=True, exist_ok=True)

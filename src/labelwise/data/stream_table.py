@@ -244,6 +244,16 @@ class StreamTable(SplitTable):
 AnyTable = LabelTable | StreamTable
 
 
+def with_labels_read(table: AnyTable) -> LabelTable:
+    """The labels of all images, read from their shards at once; the images have no names any more."""
+    if isinstance(table, LabelTable):
+        return table
+    fill = int(table.blank[0]) if (table.blank == table.blank[0]).all() else ABSENT
+    rows = map(table.target, range(len(table)))
+    entries = ({int(column): int(row[column]) for column in np.flatnonzero(row != fill)} for row in rows)
+    return LabelTable.from_rows([""] * len(table), entries, table.labels, fill=fill, source=table.source)
+
+
 def interleaved(parts: Sequence[Iterator[Ints]]) -> Iterator[Ints]:
     """One element of each part in turns; earlier parts may have one more than later ones.
 

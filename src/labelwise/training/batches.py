@@ -20,6 +20,7 @@ from torch import Tensor
 from labelwise.data.images import BadImage
 from labelwise.data.locations import read_ahead
 from labelwise.data.stream_table import AnyTable, StreamTable
+from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.loading.dataset import ImageDataset, ImageLoader
 
@@ -102,14 +103,11 @@ def batches_of(
         rest, left = rest[whole:], left - whole
 
 
-def shuffled(table: AnyTable, rows: np.ndarray, seed: int, epoch: int) -> Iterable[np.ndarray]:
-    """The order of an epoch over some rows, piece by piece; of a table on disk in one piece."""
-    if not isinstance(table, StreamTable):
-        return [np.random.default_rng([seed, epoch]).permutation(rows)]
-    if len(rows) == len(table):
+def shuffled(table: AnyTable, seed: int, epoch: int) -> Iterable[np.ndarray]:
+    """The order of an epoch, piece by piece; of a table on disk in one piece."""
+    if isinstance(table, StreamTable):
         return table.shuffled(seed, epoch)
-    usable = np.isin(np.arange(len(table)), rows)
-    return (piece[usable[piece]] for piece in table.shuffled(seed, epoch))
+    return [np.random.default_rng([seed, epoch]).permutation(len(table))]
 
 
 def preparing(table: AnyTable) -> Any:
@@ -145,7 +143,7 @@ class ImageBatches:
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         self.train.set_epoch(epoch)
-        order = shuffled(self.train.table, np.arange(len(self.train)), self.seed, epoch)
+        order = shuffled(self.train.table, self.seed, epoch)
         with preparing(self.train.table) as prepare:
             rows = batches_of(
                 order, len(self.train), self.batch_size, self.share, self.train.copies, first, prepare
@@ -174,7 +172,7 @@ class FeatureBatches:
         self,
         train: FeatureCache,
         held_out: FeatureCache | None,
-        tables: tuple[AnyTable, AnyTable | None],  # of each cache
+        tables: tuple[LabelTable, LabelTable | None],  # of each cache
         batch_size: int,
         seed: int,
         share: Share,
@@ -189,13 +187,12 @@ class FeatureBatches:
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
-        order = shuffled(self.train_table, self.train.rows, self.seed, epoch)
 
         def read(rows: np.ndarray) -> tuple[Tensor, Tensor]:
             # Targets become dense batch by batch: those of all images would take gigabytes at 10,000 labels.
             return self.train.batch(rows, mirrored[rows]), torch.from_numpy(self.train_table.targets(rows))
 
-        rows = batches_of(order, len(self.train.rows), self.batch_size, self.share, first=first)
+        rows = epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]
         # While a step is computed, the next ones are read: of a cache larger than memory, from the disk.
         yield from read_ahead(read, rows, threads=_READERS, ahead=2 * _READERS)
 
@@ -203,9 +200,14 @@ class FeatureBatches:
         if self.held_out is None or self.held_out_table is None:
             return
         mine = self.held_out.rows[share.rank :: share.world_size]
-        for start in range(0, len(mine), self.batch_size):
-            rows = mine[start : start + self.batch_size]
-            yield self.held_out.batch(rows), torch.from_numpy(self.held_out_table.targets(rows))
+        cache, table = self.held_out, self.held_out_table
+        batches = (mine[start : start + self.batch_size] for start in range(0, len(mine), self.batch_size))
+        yield from read_ahead(
+            lambda rows: (cache.batch(rows), torch.from_numpy(table.targets(rows))),
+            batches,
+            threads=_READERS,
+            ahead=2 * _READERS,
+        )
 
     @property
     def bad_images(self) -> list[BadImage]:

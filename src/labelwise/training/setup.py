@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.stream_table import AnyTable, StreamTable
+from labelwise.data.stream_table import AnyTable, StreamTable, with_labels_read
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
 from labelwise.loading.augment import eval_transform, train_transform
@@ -102,7 +102,8 @@ def feature_batches(
         both()
     fabric.barrier()
     train_cache, held_out_cache = both()
-    tables = (train_table, held_out)
+    # With the features at hand, shards would be read for their labels alone.
+    tables = with_labels_read(train_table), None if held_out is None else with_labels_read(held_out)
     share = Share(fabric.global_rank, fabric.world_size)
     return FeatureBatches(
         train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
