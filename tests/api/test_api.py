@@ -178,6 +178,8 @@ def test_complexity_of_a_new_and_of_a_given_model(place: Path) -> None:
 
 def test_report_sweep_and_push(place: Path, tmp_path: Path) -> None:
     options = {"bootstrap": 0, "workers": 0, "images": 1, "progress": False}
+    with pytest.raises(lw.LabelwiseError, match="name it, too"):
+        lw.report(place / "run", root="photos")
     page = lw.report(place / "run", out=tmp_path / "report", **options)  # type: ignore[arg-type]
     assert "run" in page.read_text(encoding="utf-8")
     said: list[str] = []

@@ -168,7 +168,7 @@ def test_auto_follows_a_labels_own_images_once_there_are_many() -> None:
         assert reached[0] > reached[1] - 0.01
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(COLUMNS)
 def test_auto_is_always_a_threshold(column: tuple[np.ndarray, np.ndarray]) -> None:
     fit = threshold_fit(*column, "auto")

@@ -20,5 +20,6 @@ def recipe(data: Path, **changes: Any) -> Recipe:
         "batch_size": 8,
         "workers": 0,
         "precision": "32-true",  # on every machine
+        "refit": 0.0,
     }
     return load_recipe(None, small | changes)

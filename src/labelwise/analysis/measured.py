@@ -338,10 +338,11 @@ def trained_on(run: Run, table: LabelTable) -> int | None:
     if run.recipe is None or run.recipe.data.source is None:
         return None
     try:
-        train, _ = open_tables(run.recipe, Display(None), run=run.folder)
+        train, held_out = open_tables(run.recipe, Display(None), run=run.folder)
     except LabelwiseError:  # its data has moved
         return None
     if not isinstance(train, LabelTable):  # shards have no paths of their own to compare
         return None
-    known = {os.path.realpath(image) for image in train.images}
+    tables = [train, held_out] if held_out is not None and run.refitted else [train]
+    known = {os.path.realpath(image) for table in tables for image in table.images}
     return sum(os.path.realpath(image) in known for image in table.images)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.api.inputs import check_reader_options, model_name, model_path, open_any_table, require, require_choice
+from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
@@ -26,7 +27,6 @@ from labelwise.training.run import Run, find_run
 if TYPE_CHECKING:
     from labelwise.api.inputs import Data
     from labelwise.evaluation.evaluate import Evaluation
-    from labelwise.evaluation.inference import TableLogits
     from labelwise.evaluation.zero_shot import ZeroShotEvaluation
     from labelwise.model.config import ModelConfig
     from labelwise.model.model import LabelModel
@@ -110,6 +110,11 @@ def evaluate(
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
+    path = model_path(model) if isinstance(model, str | os.PathLike) else None
+    run = None if path is None or find_run(path) is None else Run(path)
+    learned = () if run is None else run.learned_splits(data)
+    if learned and set(split.split("+")) & {*learned, "all"}:
+        warn(f"the model has learned from images of {split}: these numbers are optimistic; measure on another split")
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
@@ -171,8 +176,12 @@ def evaluate(
         return replace(evaluate_zero_shot(network, table, hidden, **known, **options(table)), **about)
     logits = predict_logits(network, table, **options(table))
     if fits:
-        used = logits if fit_on in (None, split) else predict_logits(network, fit_table, **options(fit_table))
-        config, about["fitted"] = _fit(config, fit_table, used, fit_thresholds, fit_temperature, warn)
+        known_logits = None if run is None else run.held_out(data, fit_on or split)
+        if known_logits is None:
+            used = logits if fit_on in (None, split) else predict_logits(network, fit_table, **options(fit_table))
+            targets = match_labels(fit_table, config.labels, ignore_extra=True).targets(used.rows)
+            known_logits = used.logits, targets
+        config, about["fitted"] = _fit(config, *known_logits, fit_thresholds, fit_temperature, warn)
         about["fitted"] = {"on": fit_on or split, **about["fitted"]}
         if shared := len(set(table.images) & set(fit_table.images)):
             both = counted(shared, "image is", "images are")
@@ -187,17 +196,16 @@ def evaluate(
 
 def _fit(
     config: ModelConfig,
-    table: AnyTable,
-    logits: TableLogits,
+    logits: Floats,
+    targets: Targets,
     thresholds: str | None,
     temperature: bool,
     warn: Callable[[str], None],
 ) -> tuple[ModelConfig, dict[str, Any]]:
-    """The config with what was fitted on the logits of `table`, and what the results say about it."""
+    """The config with what was fitted on these logits and targets [M, N], and what the results say about it."""
     from labelwise.evaluation.thresholds import fit_config
 
-    targets = match_labels(table, config.labels, ignore_extra=True).targets(logits.rows)
-    fit = fit_config(config, logits.logits, targets, thresholds=thresholds, temperature=temperature)
+    fit = fit_config(config, logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
         several = counted(len(fit.fallback_labels), "label")
         told = "too few images to judge {}" if thresholds == "auto" else "{} got the others' median threshold"
@@ -301,6 +309,8 @@ def report(
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
     check_reader_options(reader)
+    if reader and data is None:
+        raise LabelwiseError("these options are for reading data; name it, too", options={"data": "photos.csv"})
     with torch_needed():
         from labelwise.reports.page import ReportOptions, runs_report
 

@@ -28,8 +28,8 @@ _BLOCK_VALUES = 2**21  # of weights at a time: small enough for the processor's 
 # below. This bias falls as images ** -0.75, so a half has 2 ** 0.75 times that of the whole set. The larger it is, the
 # less it is known. These numbers are from simulations: benchmarks/intervals.py measures the coverage that they give.
 _BIAS_POWER = 0.75
-_BIAS_DOUBT = 3.0  # an interval is wider by this multiple of the bias,
-_SIZE_DOUBT = 0.8  # and by this over the root of the number of images: the spread of few images is uncertain, too
+_BIAS_DOUBT = {"mAP": 4.0, "CF1": 1.0}  # their intervals are wider by this multiple of the bias of mAP,
+_SIZE_DOUBT = 0.8  # and all by this over the root of the number of images: the spread of few images is uncertain, too
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,17 @@ class Draws:
         half = max(1, self.images // 2)
         # Halves of an odd number are smaller than the rest, and vary more than the whole set.
         wider = (1 + _SIZE_DOUBT / math.sqrt(self.images)) * math.sqrt(half / max(1, self.images - half))
-        found = {
-            name: interval_around(self.whole_metrics[name], values, level, wider=wider)
+        bias = self.mean_average_precision_bias()
+        return {
+            name: interval_around(
+                self.whole_metrics[name],
+                values,
+                level,
+                bias=bias if name == "mAP" else 0.0,
+                wider=wider * (1 + _BIAS_DOUBT.get(name, 0.0) * bias),
+            )
             for name, values in self.metrics.items()
         }
-        bias = self.mean_average_precision_bias()
-        wider *= 1 + _BIAS_DOUBT * bias
-        found["mAP"] = interval_around(self.whole_metrics["mAP"], self.metrics["mAP"], level, bias=bias, wider=wider)
-        return found
 
     def mean_average_precision_bias(self) -> float:
         """How much too high the mAP of these images is on average, told by how much higher that of their halves is."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Doubles, Mask, Scores, Targets
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.data.inspection import FEW
-from labelwise.evaluation.calibration import fit_platt, fit_temperature, sigmoid
+from labelwise.evaluation.auto_thresholds import auto_thresholds
+from labelwise.evaluation.calibration import fit_platt, fit_temperature
 from labelwise.metrics.ranking import ArrayLike, read_both
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.prediction import probabilities
@@ -20,10 +21,6 @@ from labelwise.runtime.prediction import probabilities
 Rule = Literal["auto", "f1", "precision", "recall"]
 
 _NO_EVIDENCE = 0.5  # when the data says nothing about any label
-# Of `auto`; benchmarks/thresholds.py compares it with other ways.
-_ALONE = 0.7  # weight of the threshold that is best for the label, beside the one that is best for all together
-_OFFSET_SPREAD = 0.5  # how far a label's calibration may be from that of all labels, in logits
-_POSITIVES_TO_TRUST = 40  # a label with as many positives has half its threshold from them
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ def fit_thresholds(scores: ArrayLike, targets: ArrayLike, rule: Rule = "f1", tar
     Args:
         scores: Probabilities [M, N].
         targets: [M, N] in {1, 0, -1}.
-        rule: `auto`: the highest F1 that can be expected on other images, as far as a label's own positives tell;
+        rule: `auto`: the best CF1 and OF1 that can be expected on other images (`evaluation/auto_thresholds.py`);
             `f1`: the highest F1 on these images, which misleads if they are few; `precision`: the highest recall with
             at least `target` precision; `recall`: the highest threshold with at least `target` recall.
         target: Of the rules `precision` and `recall`.
@@ -68,67 +65,14 @@ def threshold_fit(
     _check_rule(rule, target)
     values, known = read_both(scores, targets)
     if rule == "auto":
-        return ThresholdFit(_shrunken(values, known), (known == 1).sum(axis=0) < FEW)
+        positives = (known == 1).sum(axis=0)
+        fitted = auto_thresholds(values, known) if positives.any() else np.full(len(positives), _NO_EVIDENCE)
+        return ThresholdFit(fitted, positives < FEW)
     labels = zip(values.T, known.T, strict=True)
     fitted = np.array([_fit_label(*label, rule, target or 0.0) for label in labels])  # [N], NaN: could not be fitted
     fallback = np.isnan(fitted)
     typical = float(np.median(fitted[~fallback])) if not fallback.all() else _NO_EVIDENCE
     return ThresholdFit(np.where(fallback, typical, fitted), fallback)
-
-
-def _shrunken(scores: Scores, targets: Targets) -> Doubles:
-    """Thresholds [N] of the rule `auto`, from probabilities and targets [M, N].
-
-    If scores are probabilities, the best F1 and its threshold follow from the scores alone, without a label: the best
-    threshold is half of the best F1 (Lipton, Elkan and Naryanaswamy, 2014). That holds for one label, which is what CF1
-    counts, and for all entries together, which is what OF1 counts: a threshold between the two serves both. A label's
-    own positives correct its calibration, and the more there are, the more the threshold is that with the best F1 on
-    them.
-    """
-    positives = (targets == 1).sum(axis=0)  # [N]
-    if not positives.any():
-        return np.full(scores.shape[1], _NO_EVIDENCE)
-    logits = _logit(scores.astype(np.float64))
-    offsets = _offsets(logits, targets)
-    expected = sigmoid(logits + offsets)
-    alone, together = _best_expected_f1(expected) / 2, _best_expected_f1(expected.reshape(-1, 1)) / 2
-    between = _ALONE * _logit(alone) + (1 - _ALONE) * _logit(together) - offsets
-    fitted = np.array([_fit_label(*label, "f1", 0.0) for label in zip(scores.T, targets.T, strict=True)])
-    trust = positives / (positives + _POSITIVES_TO_TRUST)
-    own = np.where(positives > 0, _logit(np.nan_to_num(fitted, nan=_NO_EVIDENCE)), between)
-    thresholds: Doubles = sigmoid(trust * own + (1 - trust) * between)
-    return thresholds
-
-
-def _offsets(logits: Doubles, targets: Targets) -> Doubles:
-    """What to add to each label's logits [M, N] so that they are as high as its targets say: logistic regression with a
-    normal prior, by Newton's method."""
-    known, positive = targets >= 0, targets == 1
-    offsets = np.zeros(logits.shape[1])
-    for _ in range(30):
-        p = sigmoid(logits + offsets)
-        slope = ((p - positive) * known).sum(axis=0) + offsets / _OFFSET_SPREAD**2
-        curvature = (p * (1 - p) * known).sum(axis=0) + 1 / _OFFSET_SPREAD**2
-        offsets -= np.clip(slope / curvature, -2, 2)  # a whole step may go too far where sigmoids are flat
-    return offsets
-
-
-def _best_expected_f1(probabilities: Doubles) -> Doubles:
-    """The highest expected F1 [N] of any threshold: 2 E[correct] / (predicted + E[positives]).
-
-    >>> _best_expected_f1(np.array([[0.9], [0.1]])).round(3).tolist()  # the first alone: 1.8 / (1 + 1)
-    [0.9]
-    """
-    ranked = -np.sort(-probabilities, axis=0)
-    predicted = np.arange(1, len(ranked) + 1)[:, None]
-    f1: Doubles = (2 * ranked.cumsum(axis=0) / (predicted + ranked.sum(axis=0))).max(axis=0)
-    return f1
-
-
-def _logit(scores: Doubles) -> Doubles:
-    inside = np.clip(scores, 1e-6, 1 - 1e-6)
-    result: Doubles = np.log(inside) - np.log1p(-inside)
-    return result
 
 
 def parse_rule(text: str) -> tuple[Rule, float | None]:

@@ -21,8 +21,9 @@ from pathlib import Path
 from labelwise.core.files import lock, remove_drafts
 
 RECIPE, HISTORY, SPLITS, GATES, MODEL = "recipe.yaml", "metrics.jsonl", "split.csv", "gates", "model"
-CHECKPOINTS, LOG, CURVES = "checkpoints", "log.txt", "tensorboard"
-_OTHERS = (MODEL, CHECKPOINTS, HISTORY, LOG, SPLITS, CURVES, GATES, "predictions")
+CHECKPOINTS, LOG, CURVES, REFIT = "checkpoints", "log.txt", "tensorboard", "refit"
+HELD_OUT = "validation.safetensors"  # in `refit`: logits of the validation images before they were learned from
+_OTHERS = (MODEL, CHECKPOINTS, REFIT, HISTORY, LOG, SPLITS, CURVES, GATES, "predictions")
 _MOVING, _WHOLE = ".replaced", ".replaced-run"
 _PATIENCE = 1.0  # seconds; setting a folder in order takes milliseconds
 _ours: set[Path] = set()  # folders that this process has locked: closing another handle of the file would unlock them
@@ -91,8 +92,9 @@ def set_aside(folder: Path) -> None:
 
 def restore(folder: Path) -> None:
     """Bring the old run back, if there is one that no checkpoint has replaced yet; delete half-written files."""
-    for place in (folder, folder / CHECKPOINTS):
+    for place in (folder, folder / REFIT):
         remove_drafts(place)
+        remove_drafts(place / CHECKPOINTS)
     if (folder / _WHOLE).is_dir():
         for name in (RECIPE, *_OTHERS):
             _remove(folder / name)

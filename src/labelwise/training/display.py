@@ -15,6 +15,7 @@ from labelwise.core.progress import is_live
 from labelwise.core.terminal import open_console
 
 _SECONDS_BETWEEN_LINES = 30  # where there is no terminal
+_LINES = 25  # of finished epochs: few images take hundreds of short ones
 
 
 class Display:
@@ -28,6 +29,7 @@ class Display:
         self._live: Progress | None = None
         self._task: Any = None
         self._score = ""
+        self._told_epochs = range(0)
 
     def say(self, text: str) -> None:
         """Print a line and log it."""
@@ -44,6 +46,7 @@ class Display:
 
     def start_epoch(self, epoch: int, epochs: int, steps: int, first: int) -> None:
         self._epoch = f"epoch {epoch + 1} of {epochs}"
+        self._told_epochs = range(epochs, 0, -max(1, epochs // _LINES))
         if not is_live(self.console):
             return
         if self._live is None:
@@ -73,10 +76,13 @@ class Display:
     def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
         name, score = ("top-1", row["accuracy_top1"]) if "accuracy_top1" in row else ("mAP", row.get("mAP"))
         self._score = f"{name} {score:.2f}" if score is not None else ""
-        best = "  best so far" if self._score and best_epoch == row["epoch"] else ""
+        if row["epoch"] not in self._told_epochs:
+            return
+        best = "best so far" if best_epoch == row["epoch"] else f"best: epoch {best_epoch}"
         speed = f"{row['images_per_second']:.0f} images/s, {row['waiting']:.0%} of the time waiting for data"
         self.say(
-            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s{best}"
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s"
+            + (f"  {best}" if self._score else "")
         )
 
     def close(self) -> None:

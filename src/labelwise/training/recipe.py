@@ -205,6 +205,9 @@ class Recipe(Config):
             the better ones count.
         ema_warmup: Let the decay rise slowly, so that a short training forgets its first steps.
         early_stop: Stop after this many epochs without a better validation score.
+        refit: At the end, learn from the validation images too: this share of the epochs again, on training and
+            validation images together, from the best weights and with a low rate that falls to zero. Thresholds and
+            scores are those from before, when the validation images were still new to the model.
         thresholds: Rule for the thresholds, fitted with the calibration on the validation images at the end: `auto`, or
             `f1` for the best F1 on these very images.
         precision: Number format of the computation; `auto` is `bf16-mixed` where the processor or GPU computes with
@@ -236,6 +239,7 @@ class Recipe(Config):
     ema: Fraction = 0.0
     ema_warmup: bool = False
     early_stop: PositiveInt | None = None
+    refit: Fraction = 0.0
     thresholds: Literal["auto", "f1", "none"] = "auto"
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
@@ -250,6 +254,25 @@ class Recipe(Config):
         134
         """
         return self.model_copy(update={"epochs": max(self.epochs, -(-self.min_steps // steps))})
+
+    def refitting(self, train: str) -> Recipe:
+        """The recipe of the last part, `refit`, on the splits `train`.
+
+        >>> last = Recipe(epochs=8, refit=0.25, optimizer=OptimizerRecipe(lr=3e-4)).refitting("train+val")
+        >>> last.epochs, last.optimizer.lr, last.data.train, last.data.validation
+        (2, 0.0001, 'train+val', None)
+        """
+        rates = {name: rate / 3 for name in ("lr", "backbone_lr") if (rate := getattr(self.optimizer, name))}
+        return self.model_copy(
+            update={
+                "data": self.data.model_copy(update={"train": train, "validation": None}),
+                "epochs": max(1, round(self.refit * self.epochs)),
+                "optimizer": self.optimizer.model_copy(update=rates),
+                "schedule": ScheduleRecipe(name="cosine", warmup=0.0),
+                "ema": 0.0,  # the best weights are one set: those in training, or their average
+                "early_stop": None,
+            }
+        )
 
     @property
     def can_mix_pairs(self) -> bool:
@@ -266,6 +289,7 @@ OWN_PHOTOS = Recipe(
     optimizer=OptimizerRecipe(lr=3e-4),
     epochs=8,
     min_steps=400,
+    refit=0.25,
     batch_size=32,
     precision="auto",
 )

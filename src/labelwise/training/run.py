@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import as_table, open_data
@@ -22,9 +23,11 @@ from labelwise.model.folder import read_config
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.runtime.run_files import (
     GATES,
+    HELD_OUT,
     HISTORY,
     MODEL,
     RECIPE,
+    REFIT,
     SPLITS,
     locked,
     replacing,
@@ -105,6 +108,29 @@ class Run(os.PathLike[str]):
     def frozen(self) -> bool:
         """Whether the backbone was frozen, so that its features are cached."""
         return self.recipe is not None and self.recipe.model.freeze == "backbone"
+
+    @property
+    def refitted(self) -> bool:
+        """Whether it learned from its validation images in the end."""
+        return self.folder is not None and (self.folder / REFIT / HELD_OUT).exists()
+
+    def learned_splits(self, data: object) -> tuple[str, ...]:
+        """The splits of `data` that it learned from; none if that is not the run's own data (None: it is)."""
+        if self.recipe is None or (data is not None and str(data) != self.recipe.data.source):
+            return ()
+        own = self.recipe.data
+        return tuple((f"{own.train}+{own.validation}" if self.refitted else own.train).split("+"))
+
+    def held_out(self, data: object, split: str) -> tuple[Floats, Targets] | None:
+        """Logits and targets [M, N] of the validation images, from before a refitted run learned from them; None for
+        other images."""
+        if not (self.refitted and self.learned_splits(data) and self.recipe and split == self.recipe.data.validation):
+            return None
+        from labelwise.model.tensors import load_tensors
+
+        assert self.folder is not None
+        tensors, _ = load_tensors(self.folder / REFIT / HELD_OUT)
+        return tensors["logits"].numpy(), tensors["targets"].numpy()
 
     @property
     def results(self) -> dict[str, Any]:

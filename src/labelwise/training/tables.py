@@ -103,6 +103,19 @@ def _stream_tables(table: StreamTable, recipe: Recipe, display: Display) -> tupl
     return train.held_out(data.validation_share, recipe.seed)
 
 
+def splits_to_refit(data: DataRecipe, source: AnyTable) -> str | None:
+    """The splits with all images of training and validation; None if no test images would be left to measure on."""
+    names = source.split_names
+    if names == ("",) and isinstance(source, LabelTable):
+        names = ("train", "val", "test")  # as `open_tables` makes them
+    if data.validation is None or "test" not in names:
+        return None
+    # Validation images that are no split of their own were drawn from the training images.
+    own = data.validation in names or "+" in data.validation
+    splits = f"{data.train}+{data.validation}" if own else data.train
+    return None if "test" in splits.split("+") else splits
+
+
 def usable_part(table: LabelTable, data: DataRecipe, display: Display) -> LabelTable:
     """What training may see: in a zero-shot recipe, only the seen labels and not every image."""
     if data.unseen is not None:

@@ -17,7 +17,8 @@ from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
-from labelwise.runtime.run_files import LOG, MODEL, RECIPE, SPLITS
+from labelwise.model.tensors import save_tensors
+from labelwise.runtime.run_files import HELD_OUT, LOG, MODEL, RECIPE, REFIT, SPLITS
 from labelwise.training.batches import Batches, Share
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
@@ -27,7 +28,7 @@ from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, check, save_recipe
 from labelwise.training.run import Run, run_folder
 from labelwise.training.setup import build_model, feature_batches, grouped_labels, image_batches, take_weights
-from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables
+from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables, splits_to_refit
 
 
 def train(
@@ -92,13 +93,7 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
     # Without a frozen backbone, the checkpoint of a resumed run holds the whole model, so the start is not needed.
     if recipe.model.start is not None and (frozen or not (resume and last_checkpoint(folder).exists())):
         take_weights(model, recipe.model.start)
-    if frozen:
-        model.backbone.requires_grad_(False).eval().to(fabric.device)
-    else:
-        apply_options(model.backbone, recipe, fabric)
-    if not frozen and recipe.strategy != "fsdp":  # FSDP takes only contiguous weights
-        put_channels_last(model.backbone)
-    module: nn.Module = model.head if frozen else model
+    module = trained_part(model, recipe, fabric)
     display.say(
         f"{counted(len(train_table), 'training image')}, "
         f"{counted(len(held_out), 'validation image') if held_out is not None else 'no validation images'}, "
@@ -118,16 +113,56 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
         display.say(f"{folder} is already finished")
         return
     model = with_best_weights(model, trainer, frozen)
+    splits = splits_to_refit(recipe.data, source) if recipe.refit else None
     if fabric.is_global_zero:
-        model.config, unsure = finished_config(model, trainer, recipe, batches)
+        model.config, unsure = finished_config(
+            model, trainer, recipe, batches, keep=folder / REFIT / HELD_OUT if splits else None
+        )
         if unsure:
             display.say(
                 f"too few validation images to judge {counted(len(unsure), 'label')} ({shortened(unsure)}): add photos "
                 "of them, or check what is predicted for them"
             )
+    if splits:
+        model = refit(model, long_enough.refitting(splits), folder, source, fabric, display, resume)
+    if fabric.is_global_zero:
         model.save(folder / MODEL)
         display.say(f"saved {folder / MODEL}")
     fabric.barrier()
+
+
+def trained_part(model: LabelModel, recipe: Recipe, fabric: Fabric) -> nn.Module:
+    """What a recipe trains of a model: the head if the backbone is frozen, else all of it."""
+    if recipe.model.freeze == "backbone":
+        model.backbone.requires_grad_(False).eval().to(fabric.device)
+        return model.head
+    apply_options(model.backbone, recipe, fabric)
+    if recipe.strategy != "fsdp":  # which takes only contiguous weights
+        put_channels_last(model.backbone)
+    return model
+
+
+def refit(
+    model: LabelModel,
+    recipe: Recipe,
+    folder: Path,
+    source: AnyTable,
+    fabric: Fabric,
+    display: Display,
+    resume: bool,
+) -> LabelModel:
+    """Go on from the best weights with the validation images among the training images: a training of its own, with its
+    own checkpoints."""
+    table, _ = open_tables(recipe, display, source=source, run=folder)
+    frozen = recipe.model.freeze == "backbone"
+    module = trained_part(model, recipe, fabric)
+    batches = (feature_batches if frozen else image_batches)(recipe, model, table, None, fabric)
+    display.say(f"once more with the validation images: {counted(recipe.epochs, 'epoch')} from the best weights")
+    data = data_fingerprint(table)
+    trainer = Trainer(module, batches, len(table.labels), recipe, folder / REFIT, fabric, display, data)
+    trainer.run(resume)
+    display.close()
+    return with_best_weights(model, trainer, frozen)
 
 
 def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> LabelModel:
@@ -142,10 +177,10 @@ def with_best_weights(model: LabelModel, trainer: Trainer, frozen: bool) -> Labe
 
 @torch.no_grad()
 def finished_config(
-    model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches
+    model: LabelModel, trainer: Trainer, recipe: Recipe, batches: Batches, keep: Path | None
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data; and
-    the labels that this data cannot judge."""
+    the labels that this data cannot judge. The logits that say so go to the file `keep`."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
@@ -159,7 +194,10 @@ def finished_config(
         return config, ()
     module = model.head if recipe.model.freeze == "backbone" else model
     device = trainer.fabric.device
-    logits, targets = zip(*((module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())), strict=True)
+    pairs = [(module(x.to(device)).cpu(), t) for x, t in batches.validation(Share())]
+    logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    if keep is not None:
+        save_tensors(keep, {"logits": logits, "targets": targets}, {})
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
-    fit = fit_config(config, torch.cat(logits).numpy(), torch.cat(targets).numpy(), thresholds=rule, temperature=True)
+    fit = fit_config(config, logits.numpy(), targets.numpy(), thresholds=rule, temperature=True)
     return fit.config, fit.fallback_labels

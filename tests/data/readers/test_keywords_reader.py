@@ -172,6 +172,9 @@ def test_damaged_metadata_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match=r"b\.xmp' is not readable XMP: .*\(and 1 more\); .*damaged=skip"):
         labels_of(tmp_path)
     assert labels_of(tmp_path, damaged="skip") == {"a.jpg": ["dog"]}
+    (note,) = open_data(f"keywords:{tmp_path}?damaged=skip").notes
+    assert "b.xmp' is not readable XMP" in note
+    assert "(and 1 more); its keywords are left out" in note
 
 
 def test_one_photo_and_none(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -65,9 +66,9 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
     images = list(images_below(path)) if path.is_dir() else [str(path)]
     damaged: list[str] = []
     found = [set(_labels(keywords_of(image, options, damaged), options.levels)) for image in images]
+    told = f"{damaged[0]}{f' (and {len(damaged) - 1} more)' if len(damaged) > 1 else ''}" if damaged else ""
     if damaged and options.damaged == "error":
-        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-        raise LabelwiseError(f"{damaged[0]}{more}; repair it, or go on without such keywords: damaged=skip")
+        raise LabelwiseError(f"{told}; repair it, or go on without such keywords: damaged=skip")
     count = Counter(name for names in found for name in names)
     names = sorted(name for name, images in count.items() if images >= options.min_images)
     if images and not names:
@@ -79,7 +80,7 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
         if here or options.untagged != "drop"
     ]
     photos, present, rest = zip(*rows, strict=True) if rows else ((), (), ())
-    return LabelTable.from_lists(
+    table = LabelTable.from_lists(
         photos,
         present,
         names,
@@ -87,6 +88,7 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
         unknown=rest if options.untagged == "unknown" else None,
         fill=VALUES[options.others],
     )
+    return replace(table, notes=(f"{told}; its keywords are left out",)) if damaged else table
 
 
 def keywords_of(image: str, options: KeywordsOptions, damaged: list[str]) -> set[Keyword]:
