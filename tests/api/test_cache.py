@@ -28,9 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_labelwise_made_is_counted_and_deleted_and_nothing_else(folder: Path) -> None:
-    features, engines, models = lw.cache().parts
+    features, engines, models, streams = lw.cache().parts
     assert (features.files, features.bytes) == (2, 3_000_002)
-    assert (engines.bytes, models.bytes) == (500_002, 0)
+    assert (engines.bytes, models.bytes, streams.bytes) == (500_002, 0, 0)
     deleted = lw.cache(clear="features")
     assert [part.name for part in deleted.parts] == ["features"]
     assert lw.cache().bytes == 500_002

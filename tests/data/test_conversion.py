@@ -13,8 +13,8 @@ from PIL import Image
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.conversion import TARGETS, convert
 from labelwise.data.manifests import write_manifest
-from labelwise.data.sources import open_data
-from labelwise.data.streams import Reader, TarShards
+from labelwise.data.sources import open_data, open_images
+from labelwise.data.stream_table import StreamTable
 from labelwise.data.table import LabelTable
 
 LABELS = ["hot dog", "ice cream", "zebra", "ant, red"]
@@ -155,21 +155,25 @@ def test_imagefolder_refuses_several_labels(table: LabelTable, tmp_path: Path) -
 
 
 def test_webdataset(photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("labelwise.data.conversion.SHARD_IMAGES", 3)
     targets = np.random.default_rng(1).integers(-1, 2, (12, 4))
     table = LabelTable.from_dense(photos, targets, LABELS, splits=["train", "val", "train"] * 4)
     assert convert(table, "webdataset", tmp_path / "out") == []
     files = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert files == ["labels.txt", *(f"train-{n:06d}.tar" for n in range(3)), *(f"val-{n:06d}.tar" for n in range(2))]
+    assert files == [
+        "index.json",
+        "labels.txt",
+        *(f"train-{n:06d}.tar" for n in range(3)),
+        *(f"val-{n:06d}.tar" for n in range(2)),
+    ]
     for split in ("train", "val"):
-        shards = TarShards(str(tmp_path / "out" / f"{split}-*.tar"))
+        shards = open_images(f"webdataset:{tmp_path / 'out'}").select(split)
+        assert isinstance(shards, StreamTable)
         assert shards.labels == tuple(LABELS)
-        samples = list(shards.samples(Reader(0, 1), None))
         rows = table.rows(split)
-        assert [sample.image for sample in samples] == [Path(photos[row]).read_bytes() for row in rows]
-        for sample, row in zip(samples, rows, strict=True):
-            assert sample.present == table.present(row)
-            assert sample.unknown == [LABELS[c] for c in np.flatnonzero(targets[row] == -1)]
+        assert [shards.image(n).data for n in range(len(rows))] == [Path(photos[row]).read_bytes() for row in rows]
+        assert shards.targets().tolist() == targets[rows].tolist()
 
 
 def test_webdataset_is_readable_by_the_package(table: LabelTable, tmp_path: Path) -> None:

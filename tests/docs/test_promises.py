@@ -16,7 +16,7 @@ from PIL import Image
 from labelwise.cli.serve import serve
 from labelwise.data.decode import MAX_URL_BYTES, URL_SECONDS
 from labelwise.data.images import MAX_FILE_BYTES
-from labelwise.jobs.parts import _TRIES
+from labelwise.data.locations import _TRIES
 from labelwise.jobs.ray_runner import _MOST_ATTEMPTS
 from labelwise.server.settings import ModelSource, ServeSettings
 

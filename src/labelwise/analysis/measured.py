@@ -329,7 +329,8 @@ def _held_out(run: Run) -> LabelTable | None:
     """The images that the training validated on, also if it held them out of the training images itself."""
     if run.recipe is None or run.recipe.data.validation is None:
         return None
-    return open_tables(run.recipe, Display(None), run=run.folder)[1]
+    held_out = open_tables(run.recipe, Display(None), run=run.folder)[1]
+    return held_out if isinstance(held_out, LabelTable) else None
 
 
 def trained_on(run: Run, table: LabelTable) -> int | None:
@@ -339,6 +340,8 @@ def trained_on(run: Run, table: LabelTable) -> int | None:
     try:
         train, held_out = open_tables(run.recipe, Display(None), run=run.folder)
     except LabelwiseError:  # its data has moved
+        return None
+    if not isinstance(train, LabelTable):  # shards have no paths of their own to compare
         return None
     tables = [train, held_out] if held_out is not None and run.refitted else [train]
     known = {os.path.realpath(image) for table in tables for image in table.images}

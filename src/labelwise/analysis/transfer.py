@@ -15,7 +15,7 @@ from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.progress import progress_of
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation import Difference, bootstrap_draws, match_labels, paired_difference
 from labelwise.features import FeatureCache
 from labelwise.metrics import average_precision
@@ -150,7 +150,7 @@ def compare_with_baseline(measured: MeasuredRun, logits: np.ndarray, images: int
     return Transfer(theirs, differences, significant, mean, images)
 
 
-def _pooled(table: LabelTable, model: Any, run: Run, workers: int, progress: bool) -> tuple[Tensor, np.ndarray]:
+def _pooled(table: AnyTable, model: Any, run: Run, workers: int, progress: bool) -> tuple[Tensor, np.ndarray]:
     """Average-pooled features [m, C] of the images that can be decoded, and their rows [m]."""
     reading: dict[str, Any] = {"workers": workers, "on_bad_image": "skip", "progress": progress}
     cache = FeatureCache.build(table, model.backbone, run.config.preprocessing, flips=False, **reading)

@@ -15,11 +15,12 @@ from labelwise.api.inputs import require_choice
 from labelwise.core.errors import counted
 from labelwise.core.files import cache_folder
 
-CacheName = Literal["features", "engines", "models", "all"]
+CacheName = Literal["features", "engines", "models", "streams", "all"]
 HOLDS = {
     "features": "feature maps of images, for training on frozen backbones",
     "engines": "converted networks and the measured speeds of engines",
     "models": "models that large jobs copied to this machine",
+    "streams": "indexes and copies of shards",
 }
 
 

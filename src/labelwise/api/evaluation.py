@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.api.inputs import check_reader_options, model_name, model_path, open_table, require, require_choice
+from labelwise.api.inputs import check_reader_options, model_name, model_path, open_any_table, require, require_choice
 from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError, counted, shortened, torch_needed
 from labelwise.data.images import OnBadImage
 from labelwise.data.labels import FROM_DATA, label_list, match_labels, unseen_labels
 from labelwise.data.sources import with_options
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config, open_model, read_labels, zero_shot_model
 from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import find_folder
@@ -63,7 +63,7 @@ def evaluate(
     Args:
         model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
             An open_clip model (`clip:…`) is measured untrained, on the data's labels in words.
-        data: A dataset: a path, `format:path`, a DataFrame or a table. Default: the data that the run was trained on.
+        data: A dataset: a path, `format:path`, shards, a DataFrame or a table. Default: the data of the training.
         split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
             table without splits.
         flip: Average over each image and its mirror image.
@@ -111,7 +111,7 @@ def evaluate(
     tower = model if isinstance(model, str) and tower_words(model) else None
     named = tower is None and (model is None or isinstance(model, str | os.PathLike))
     known_labels = read_labels(model_path(model)) if named else None  # type: ignore[arg-type]
-    whole = open_table(_data(data, model), model, **reader)
+    whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
     path = model_path(model) if isinstance(model, str | os.PathLike) else None
@@ -157,7 +157,7 @@ def evaluate(
 
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "on_bad_image": on_bad_image}
 
-    def options(images: LabelTable) -> dict[str, Any]:
+    def options(images: AnyTable) -> dict[str, Any]:
         features = None
         if cache and isinstance(network, LabelModel):
             source = (images, network.backbone, config.preprocessing)
@@ -246,7 +246,7 @@ def _saved_to(model: Any) -> Path:
     return find_folder(model_path(model))
 
 
-def _unseen(given: str | Sequence[str] | None, model: Any, table: LabelTable) -> tuple[str, ...]:
+def _unseen(given: str | Sequence[str] | None, model: Any, table: AnyTable) -> tuple[str, ...]:
     """The unseen labels that the user names, else those of the run's recipe; for most runs there are none."""
     if given is not None:
         if given == "none":

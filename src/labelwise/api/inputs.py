@@ -14,6 +14,7 @@ from labelwise.runtime.folder import find_folder, network_folder
 if TYPE_CHECKING:
     import pandas
 
+    from labelwise.data.stream_table import AnyTable
     from labelwise.data.table import LabelTable
     from labelwise.model.model import LabelModel
     from labelwise.training.run import Run
@@ -49,11 +50,23 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
 def check_reader_options(given: Iterable[str]) -> None:
     """Refuse an argument that no reader has: most likely it is a misspelt argument of the function itself."""
     from labelwise.data.readers.base import list_formats
+    from labelwise.data.stream_sources import StreamOptions
 
-    known = {name for format in list_formats() for name in format.options.model_fields}
+    known = {name for format in list_formats() for name in format.options.model_fields} | {*StreamOptions.model_fields}
     for name in given:
         if name not in known:
             raise unknown_name("option", name, sorted(known))
+
+
+def open_any_table(data: Data, model: object = None, **reader: Any) -> AnyTable:
+    """As `open_table`, or shards, whose samples are read as they are needed."""
+    from labelwise.data.sources import open_images
+    from labelwise.data.table import LabelTable
+
+    if not isinstance(data, str | Path):
+        return open_table(data, model, **reader)
+    table = open_images(data, **reader)
+    return open_table(table, model) if isinstance(table, LabelTable) else table
 
 
 def open_table(data: Data, model: object = None, **reader: Any) -> LabelTable:

@@ -72,7 +72,8 @@ def train(
     """Train a model on images with labels. Without a recipe: an HSQ head on a frozen, pretrained backbone.
 
     Args:
-        data: Images and labels: a path, `format:path` or `format:path?option=value`; also a DataFrame or a table, which
+        data: Images and labels: a path, `format:path` or `format:path?option=value`, also shards and buckets (`*.tar`,
+            `s3://…`, see `labelwise.data.sources.open_images`); a DataFrame or a table, which
             is written to `out` so that the recipe can be run again.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments change single ones.

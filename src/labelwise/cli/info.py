@@ -104,7 +104,7 @@ def complexity(
 
 
 @described_by("api.cache:cache")
-def cache(*, clear: Literal["features", "engines", "models", "all"] | None = None) -> None:
+def cache(*, clear: Literal["features", "engines", "models", "streams", "all"] | None = None) -> None:
     """Say where the cache is and how large each part of it is, and empty a part on request."""
     found = lw.cache(clear)
     say(f"{'deleted' if clear else 'the cache'} in {found.folder}:")

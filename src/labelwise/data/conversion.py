@@ -147,10 +147,12 @@ def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) 
 
 
 def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -> list[str]:
-    """`<split>-000000.tar` with SHARD_IMAGES samples each, and `labels.txt` for the order of the labels."""
+    """`<split>-000000.tar` with SHARD_IMAGES samples each, `labels.txt` for the order of the labels, and `index.json`
+    with the number of samples in each shard, as the webdataset package reads it."""
     atomic_write(folder / "labels.txt", "".join(f"{name}\n" for name in table.labels))
     order = [row for split in table.split_names for row in table.rows(split).tolist()]
     written: Counter[str] = Counter()
+    samples: Counter[str] = Counter()  # by shard
     shard: tarfile.TarFile | None = None
     for row in track(order, "Writing shards", shown=progress):
         split = table.splits[row]
@@ -161,6 +163,7 @@ def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -
             shard = tarfile.open(folder / name, "w")  # noqa: SIM115  # stays open over many rows
         assert shard is not None
         written[split] += 1
+        samples[name] += 1
         present, unknown = row_names(table, row)
         suffix = os.path.splitext(table.images[row])[1].lower()
         suffix = suffix if is_image(f"x{suffix}") else ".jpg"  # how a reader finds the image; the content decides
@@ -168,6 +171,8 @@ def _write_webdataset(table: LabelTable, folder: Path, progress: ShowProgress) -
         _add(shard, f"{row:08d}.json", json.dumps({"labels": present, "unknown": unknown}).encode())
     if shard is not None:
         shard.close()
+    shards = [{"url": name, "nsamples": count} for name, count in samples.items()]
+    atomic_write(folder / "index.json", json.dumps({"wids_version": 1, "shardlist": shards}, indent=1) + "\n")
     return []
 
 

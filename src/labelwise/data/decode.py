@@ -13,7 +13,7 @@ from io import TextIOBase
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,9 @@ from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, described
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, as_rgb, is_image, load_image
 from labelwise.data.preprocessing import InputTransform, Preprocessing
-from labelwise.data.table import LabelTable
+
+if TYPE_CHECKING:
+    from labelwise.data.stream_table import AnyTable
 
 MAX_URL_BYTES = 64 << 20
 URL_SECONDS = 30.0  # for the whole download
@@ -317,7 +319,7 @@ class TableImages:
         threads: That decode; 0: one per core.
     """
 
-    table: LabelTable
+    table: AnyTable
     preprocessing: Preprocessing
     on_bad_image: OnBadImage = "error"
     threads: int = 0
@@ -346,7 +348,7 @@ class TableImages:
         def sources() -> Iterator[FoundImage]:
             for row in rows:
                 try:
-                    source = read(row) if read else self.table.images[row]
+                    source = read(row) if read else self.table.image(row)
                 except BadImageError as error:
                     self.note_bad_image(row, error)
                     continue

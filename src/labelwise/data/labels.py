@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from unicodedata import normalize
 
 import numpy as np
@@ -20,7 +20,11 @@ from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_na
 from labelwise.data.readers.base import read_lines
 from labelwise.data.table import LabelTable
 
+if TYPE_CHECKING:
+    from labelwise.data.stream_table import AnyTable
+
 FROM_DATA: Literal["data"] = "data"
+_Table = TypeVar("_Table", bound="AnyTable")
 
 
 def label_list(text: str) -> tuple[str, ...]:
@@ -46,7 +50,7 @@ LabelList = Annotated[tuple[str, ...], BeforeValidator(_read)]
 UnseenList = Annotated[tuple[str, ...] | Literal["data"], BeforeValidator(_read)]
 
 
-def unseen_labels(table: LabelTable, unseen: Sequence[str] | Literal["data"]) -> tuple[str, ...]:
+def unseen_labels(table: AnyTable, unseen: Sequence[str] | Literal["data"]) -> tuple[str, ...]:
     """The labels that training must not see; "data": those that the data itself calls unseen (NUS-WIDE does).
 
     >>> table = LabelTable.from_lists(["a.jpg"], [["dog"]], ["cat", "dog", "fox"])
@@ -65,7 +69,7 @@ def unseen_labels(table: LabelTable, unseen: Sequence[str] | Literal["data"]) ->
     return tuple(unseen)
 
 
-def seen_labels(table: LabelTable, unseen: Sequence[str]) -> tuple[str, ...]:
+def seen_labels(table: AnyTable, unseen: Sequence[str]) -> tuple[str, ...]:
     """All other labels of the table, in its order."""
     seen = tuple(labels_not_in(unseen, table.labels))
     if not seen:
@@ -78,7 +82,7 @@ def seen_labels(table: LabelTable, unseen: Sequence[str]) -> tuple[str, ...]:
 _FEW = 5
 
 
-def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool = False) -> LabelTable:
+def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = False) -> _Table:
     """The table with the model's `labels` as its columns, in their order.
 
     A label that the data does not have is unknown in every image (absent where each image has exactly one label). One
@@ -102,7 +106,8 @@ def match_labels(table: LabelTable, labels: Sequence[str], *, ignore_extra: bool
             "correct the names, or ignore them",
             options={"ignore_extra_labels": True},
         )
-    return table.with_labels(labels, missing="absent" if table.single_label else "unknown")
+    matched = table.with_labels(labels, missing="absent" if table.single_label else "unknown")
+    return matched  # type: ignore[return-value]  # of the same kind
 
 
 def variant_key(name: str) -> str:
@@ -167,7 +172,7 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     )
 
 
-def _respelt(table: LabelTable, labels: Sequence[str]) -> LabelTable:
+def _respelt(table: _Table, labels: Sequence[str]) -> _Table:
     """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
 
     def by_key(names: Sequence[str]) -> dict[str, str]:

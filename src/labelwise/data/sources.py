@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode
 
 from labelwise.core.errors import LabelwiseError, tell, unknown_name
+from labelwise.data.decode import file_kind
 from labelwise.data.labels import labels_not_in, merged_variants, variant_note
+from labelwise.data.parquet import holds_images
 from labelwise.data.readers.base import Format, ReaderOptions, check_files, find_format, list_formats, parse_options
 from labelwise.data.readers.manifest import ManifestOptions, read_frame
 from labelwise.data.table import LabelTable
@@ -20,7 +22,9 @@ from labelwise.data.table import LabelTable
 if TYPE_CHECKING:
     import pandas
 
-STREAMED_FORMATS = ("webdataset", "hf")
+    from labelwise.data.stream_table import StreamTable
+
+STREAMED_FORMATS = ("stream", "webdataset", "hf")
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,34 @@ def _as_text(value: Any) -> str:
 
 
 def is_streamed(data: str | Path) -> bool:
-    """Whether the argument names shards that `labelwise.loading.stream.open_stream` reads, not a table.
+    """Whether the argument names shards, which are read as they are needed, and not a table that is read at once.
 
     >>> is_streamed("hf:photos"), is_streamed("shards/train-{000..009}.tar"), is_streamed("photos.csv")
     (True, True, False)
     """
     source = parse_source(data)
-    return source.format in STREAMED_FORMATS or (source.format is None and source.path.endswith(".tar"))
+    if source.format is not None:
+        return source.format in STREAMED_FORMATS
+    kind = file_kind(source.path)
+    return "://" in source.path or kind == "shard" or (kind == "parquet" and not os.path.exists(source.path))
+
+
+def open_images(data: str | Path, *, labels: Sequence[str] | None = None, **options: Any) -> LabelTable | StreamTable:
+    """Read a dataset in any known format, as `open_data`, or open shards, whose samples are read as they are needed.
+
+    Args:
+        data: What `open_data` takes; tar shards (`train-{000000..000099}.tar`, `webdataset:folder`), Parquet files with
+            images, an address (`s3://bucket/shards/*.tar`), a list of paths (`stream:paths.txt`), or `hf:name`.
+        labels: Fixes the columns.
+        options: The reader's own; of a stream, see `StreamOptions`.
+    """
+    source = parse_source(data)
+    is_parquet = file_kind(source.path) == "parquet" and os.path.isfile(source.path)
+    if not (is_streamed(data) or (source.format is None and is_parquet and holds_images(source.path))):
+        return open_data(data, labels=labels, **options)
+    from labelwise.data.stream_sources import open_stream
+
+    return open_stream(source.path, source.format, {**source.options, **options}, labels)
 
 
 def open_data(
@@ -141,7 +166,7 @@ def _read(
     source = parse_source(data)
     if is_streamed(data):
         raise LabelwiseError(
-            f"{data} is a stream of shards, not a table; read it with labelwise.loading.stream.open_stream"
+            f"{data} is a stream of shards, which can be trained and evaluated on; here a table of images is needed"
         )
     path = Path(source.path)
     if not path.exists():

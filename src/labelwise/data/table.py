@@ -51,8 +51,59 @@ def natural_key(name: str) -> tuple[list[Any], str]:
     return parts, name
 
 
+class SplitTable:
+    """What tables of all kinds know of their splits."""
+
+    source: str
+
+    @property
+    def all_splits(self) -> Sequence[str]:
+        """The splits there are, in any order."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def select(self, split: str) -> Self:
+        """The images of a split, or of several: `train`, `train+val`, `trainval`."""
+        raise NotImplementedError
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits there are: train, val, test first, then the others as they appear; "" for images without one."""
+        names = self.all_splits
+        usual = tuple(name for name in ("train", "val", "test") if name in names)
+        return usual + tuple(name for name in names if name not in usual)
+
+    def wanted_splits(self, split: str) -> list[str]:
+        """The splits that a name means: `train`, `train+val`, `trainval`; an error if there is no such split."""
+        parts = split.split("+")
+        if split not in self.split_names and split.lower() == "trainval":
+            parts = ["train", "val"]
+        names = [canonical_split(part) for part in parts]
+        for name in names:
+            if name not in self.split_names and not any(self.split_names):
+                raise LabelwiseError(
+                    f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
+                )
+            if name not in self.split_names:
+                raise unknown_name("split", name, filter(None, self.split_names), self.source)
+        return names
+
+    def part(self, split: str) -> Self:
+        """As `select`; `all` is every image, unless a split is called so."""
+        return self if split == "all" and "all" not in self.split_names else self.select(split)
+
+    def chosen_split(self, split: str | None) -> str:
+        """The split to measure on: the given one, else `test`, else `all`, which is told."""
+        if split is not None or self.split_names != ("",):
+            return split or "test"
+        tell(f"{self.source or 'the table'} has no splits: all {counted(len(self), 'image')} are used")
+        return "all"
+
+
 @dataclass(frozen=True, eq=False)
-class LabelTable:
+class LabelTable(SplitTable):
     """Images with their labels and splits: the value of each label of each image is 1 (present), 0 (absent) or -1
     (unknown).
 
@@ -139,6 +190,10 @@ class LabelTable:
 
     # ---- values
 
+    def image(self, row: int) -> str:
+        """The path of one image."""
+        return self.images[row]
+
     def target(self, row: int) -> Targets:
         """The values of one image, [N]."""
         values = np.full(len(self.labels), self.fill, np.int8)
@@ -184,26 +239,12 @@ class LabelTable:
     # ---- splits and rows
 
     @property
-    def split_names(self) -> tuple[str, ...]:
-        """The splits there are: train, val, test first, then the others as they appear; "" for images without one."""
-        names = self.splits.names
-        usual = tuple(name for name in ("train", "val", "test") if name in names)
-        return usual + tuple(name for name in names if name not in usual)
+    def all_splits(self) -> tuple[str, ...]:
+        return self.splits.names
 
     def rows(self, split: str) -> Ints:
         """The rows of a split, or of several: `train`, `train+val`, `trainval`."""
-        parts = split.split("+")
-        if split not in self.split_names and split.lower() == "trainval":
-            parts = ["train", "val"]
-        names = [canonical_split(part) for part in parts]
-        for name in names:
-            if name not in self.split_names and not any(self.split_names):
-                raise LabelwiseError(
-                    f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
-                )
-            if name not in self.split_names:
-                raise unknown_name("split", name, filter(None, self.split_names), self.source)
-        return self.splits.rows(names)
+        return self.splits.rows(self.wanted_splits(split))
 
     def select(self, which: str | ArrayLike) -> Self:
         """The images of a split (by name, see `rows`), of row indices (in their order), or of a boolean mask [M]."""
@@ -218,17 +259,6 @@ class LabelTable:
             values=self.values[entries],
             lines=None if self.lines is None else self.lines[rows],
         )
-
-    def part(self, split: str) -> Self:
-        """As `select`; `all` is every image, unless a split is called so."""
-        return self if split == "all" and "all" not in self.split_names else self.select(split)
-
-    def chosen_split(self, split: str | None) -> str:
-        """The split to measure on: the given one, else `test`, else `all`, which is told."""
-        if split is not None or self.split_names != ("",):
-            return split or "test"
-        tell(f"{self.source or 'the table'} has no splits: all {counted(len(self), 'image')} are used")
-        return "all"
 
     def with_splits(self, splits: Sequence[str]) -> Self:
         """The same images with other split names, one per image."""

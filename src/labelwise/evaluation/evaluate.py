@@ -13,7 +13,7 @@ from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
 from labelwise.data.labels import labels_not_in, match_labels
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
 from labelwise.evaluation.calibration import expected_calibration_error
@@ -138,7 +138,7 @@ class Evaluation(MeasuredModel):
 
 def evaluate(
     model: Model,
-    table: LabelTable,
+    table: AnyTable,
     *,
     predictions: TableLogits | None = None,
     bootstrap: int = 1000,
@@ -174,7 +174,7 @@ def evaluate(
 
 def measure(
     config: ModelConfig,
-    table: LabelTable,
+    table: AnyTable,
     predictions: TableLogits,
     *,
     bootstrap: int = 1000,

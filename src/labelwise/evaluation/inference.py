@@ -18,7 +18,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.progress import progress_of
 from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, OnBadImage
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.engines.choose import open_engine
 from labelwise.model.model import LabelModel
 from labelwise.model.network import Network, evaluating
@@ -53,7 +53,7 @@ class InferenceOptions(TypedDict, total=False):
 
 def predict_logits(
     model: Model,
-    table: LabelTable,
+    table: AnyTable,
     *,
     batch_size: int = 32,
     workers: int = 0,

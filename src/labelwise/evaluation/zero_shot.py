@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Scores, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.labels import labels_not_in, match_labels
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, MeasuredModel
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
@@ -120,7 +120,7 @@ class ZeroShotEvaluation(MeasuredModel):
 
 def evaluate_zero_shot(
     model: LabelModel,
-    table: LabelTable,
+    table: AnyTable,
     unseen: Sequence[str],
     *,
     bootstrap: int = 0,

@@ -19,7 +19,7 @@ from labelwise.core.progress import ShowProgress, progress_of
 from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, read_image
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.engines.choose import open_engine
 from labelwise.features.store import Location, MapWriter, Store, describe_store, entry_key, fingerprint
 from labelwise.model.network import evaluating
@@ -57,7 +57,7 @@ class FeatureCache:
     @classmethod
     def build(
         cls,
-        table: LabelTable,
+        table: AnyTable,
         backbone: nn.Module,
         preprocessing: Preprocessing,
         *,
@@ -182,7 +182,7 @@ class MapBuilder:
 
     def _read(self, row: int) -> Encoded:
         """A row's file. What is stored belongs to the very bytes that were decoded: the file may change meanwhile."""
-        file = read_image(self.images.table.images[row])
+        file = read_image(self.images.table.image(row))
         self.digests[row] = sha256(file.data).digest()
         return file
 

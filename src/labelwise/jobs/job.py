@@ -16,11 +16,11 @@ from pydantic import Field
 from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, sha256
+from labelwise.data.locations import JOB_FILE as ABOUT
 from labelwise.jobs.parts import Part
 from labelwise.runtime.sessions import EngineName
 
 FORMAT = 1  # raised when jobs of older versions cannot be resumed
-ABOUT = "_job.json"  # readers of Parquet folders ignore names that start with an underscore
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 _END = b"PAR1"  # of every Parquet file that is complete
 

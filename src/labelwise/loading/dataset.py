@@ -1,4 +1,4 @@
-"""A torch dataset over a `LabelTable`, and a loader that counts and names broken images instead of failing."""
+"""A torch dataset over a table, and a loader that counts and names broken images instead of failing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImage, BadImageError, OnBadImage, load_image
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 
 
 class Sample(NamedTuple):
@@ -28,8 +28,11 @@ class Batch(NamedTuple):
     rows: Tensor  # [B] int64: of the table
 
 
+Problem = BadImage | LabelwiseError  # an image to skip, if that is allowed, or a mistake that ends the run
+
+
 @dataclass(eq=False)
-class ImageDataset(Dataset[Sample | BadImage]):
+class ImageDataset(Dataset[Sample | Problem]):
     """The images of a table through a transform.
 
     `bad_images` lists the broken images met so far (through `ImageLoader`, also those that worker processes met).
@@ -44,7 +47,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
         copies: Row r is also there as r + M, r + 2 M, ..., each time augmented anew (repeated augmentation).
     """
 
-    table: LabelTable
+    table: AnyTable
     transform: Callable[[Image.Image], Tensor]
     on_bad_image: OnBadImage = "error"
     seed: int | None = None
@@ -65,19 +68,23 @@ class ImageDataset(Dataset[Sample | BadImage]):
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, number: int) -> Sample | BadImage:
+    def __getitem__(self, number: int) -> Sample | Problem:
         number = range(self.copies * len(self.table))[number]  # negative ones count from the end; others raise
         row = number % len(self.table)
-        path = self.table.images[row]
+        # A worker hands a problem over as a value: torch would turn an exception into a page of tracebacks.
         try:
-            image = load_image(path, min_side=self.min_side)
+            image = load_image(self.table.image(row), min_side=self.min_side)
+            target = torch.from_numpy(self.table.target(row))
         except BadImageError as error:
-            bad = BadImage(row, path, error.reason)
+            bad = BadImage(row, error.path, error.reason)
             if get_worker_info() is None:
                 self.note_bad_image(bad)
-            # A worker hands it over as a value: torch would turn an exception into a page of tracebacks.
             return bad
-        return Sample(self._transformed(image, number), torch.from_numpy(self.table.target(row)), row)
+        except LabelwiseError as error:
+            if get_worker_info() is None:
+                raise
+            return error
+        return Sample(self._transformed(image, number), target, row)
 
     def note_bad_image(self, bad: BadImage) -> None:
         """Count it, or raise, depending on `on_bad_image`."""
@@ -93,7 +100,7 @@ class ImageDataset(Dataset[Sample | BadImage]):
             return self.transform(image)
 
 
-class ImageLoader(DataLoader[Sample | BadImage]):
+class ImageLoader(DataLoader[Sample | Problem]):
     """A DataLoader over an `ImageDataset` that yields `Batch`es of the good images and notes the others.
 
     A batch without any good image is skipped; with `every_batch`, for callers that count batches, it raises.
@@ -106,22 +113,24 @@ class ImageLoader(DataLoader[Sample | BadImage]):
         self.every_batch = every_batch
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a generator: torch types its own iterator class
-        for batch, bad_images in super().__iter__():
-            for bad in bad_images:
-                self.dataset.note_bad_image(bad)
+        for batch, problems in super().__iter__():
+            for problem in problems:
+                if isinstance(problem, LabelwiseError):
+                    raise problem
+                self.dataset.note_bad_image(problem)
             if batch is not None:
                 yield batch
             elif self.every_batch:
                 raise LabelwiseError(
-                    f"none of the {len(bad_images)} images of a batch can be decoded, e.g. {bad_images[0].path!r}; "
+                    f"none of the {len(problems)} images of a batch can be decoded, e.g. {problems[0].path!r}; "
                     "remove broken images from the data (labelwise data inspect lists them), or use larger batches"
                 )
 
 
-def collate(items: list[Sample | BadImage]) -> tuple[Batch | None, list[BadImage]]:
-    """The good images as a batch (None if there is none), and the bad ones."""
+def collate(items: list[Sample | Problem]) -> tuple[Batch | None, list[Problem]]:
+    """The good images as a batch (None if there is none), and the problems with the others."""
     good = [item for item in items if isinstance(item, Sample)]
-    bad = [item for item in items if isinstance(item, BadImage)]
+    bad = [item for item in items if not isinstance(item, Sample)]
     if not good:
         return None, bad
     images, targets, rows = zip(*good, strict=True)

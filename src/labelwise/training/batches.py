@@ -1,22 +1,31 @@
 """Training batches: augmented images, or the cached features of a frozen backbone.
 
-The rows of a batch depend only on (seed, epoch). All processes together see the same rows in a step, however many they
-are: the process with rank r takes every `world_size`-th row of the batch from r on.
+The rows of a batch depend only on (seed, epoch), also where they are read from shards. All processes together see the
+same rows in a step, however many they are: the process with rank r takes every `world_size`-th row of the batch from r
+on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.data.images import BadImage
+from labelwise.data.locations import read_ahead
+from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.loading.dataset import ImageDataset, ImageLoader
+
+_Batch = TypeVar("_Batch")
+_READERS = 2  # threads that read cached features
 
 
 class Share(NamedTuple):
@@ -58,11 +67,70 @@ def epoch_order(
     [[2, 7], [4, 9]]
     """
     order = np.random.default_rng([seed, epoch]).permutation(rows)
-    order = (order[:, None] + len(rows) * np.arange(repeats)).reshape(-1)[: len(order)]
-    size = min(batch_size, len(order)) // share.world_size * share.world_size
-    return [
-        order[start : start + size][share.rank :: share.world_size] for start in range(0, len(order) - size + 1, size)
-    ]
+    return list(batches_of([order], len(rows), batch_size, share, repeats))
+
+
+def steps_of(rows: int, batch_size: int, share: Share) -> tuple[int, int]:
+    """The batches of an epoch, and the rows of one for all processes together."""
+    size = min(batch_size, rows) // share.world_size * share.world_size
+    return rows // size, size
+
+
+def batches_of(
+    order: Iterable[np.ndarray],
+    rows: int,
+    batch_size: int,
+    share: Share,
+    repeats: int = 1,
+    first: int = 0,
+    prepare: Callable[[np.ndarray], None] | None = None,
+) -> Iterator[np.ndarray]:
+    """The batches of `epoch_order` from `first` on, for an order of so many `rows` that comes piece by piece.
+    `prepare` is called with this process's rows of a piece that begins and of the one that follows."""
+    steps, size = steps_of(rows, batch_size, share)
+    skipped, left = first * size, (steps - first) * size
+    rest = np.empty(0, np.int64)
+    nothing = np.empty(0, np.int64)
+    for piece, following in pairwise(chain(order, [nothing])):
+        copies = (piece[:, None] + rows * np.arange(repeats)).reshape(-1)
+        passed = min(skipped, len(copies))
+        skipped -= passed
+        if left <= 0 or passed == len(copies):
+            continue
+        if prepare is not None:
+            for coming in (piece, following):
+                prepare(coming[share.rank :: share.world_size])
+        rest = np.concatenate([rest, copies[passed:]])[: max(left, 0)]
+        whole = len(rest) // size * size
+        for start in range(0, whole, size):
+            yield rest[start : start + size][share.rank :: share.world_size]
+        rest, left = rest[whole:], left - whole
+
+
+def shuffled(table: AnyTable, seed: int, epoch: int) -> Iterable[np.ndarray]:
+    """The order of an epoch, piece by piece; of a table on disk in one piece."""
+    if isinstance(table, StreamTable):
+        return table.shuffled(seed, epoch)
+    return [np.random.default_rng([seed, epoch]).permutation(len(table))]
+
+
+def preparing(table: AnyTable) -> Any:
+    """A context that gives what `batches_of` calls with the rows that come next, if they are in shards."""
+    return table.prepared() if isinstance(table, StreamTable) else nullcontext()
+
+
+class Waiting(Iterator[_Batch]):
+    """An iterator that knows how long its caller has waited for it."""
+
+    def __init__(self, batches: Iterator[_Batch]) -> None:
+        self._batches, self.seconds = batches, 0.0
+
+    def __next__(self) -> _Batch:
+        started = time.monotonic()
+        try:
+            return next(self._batches)
+        finally:
+            self.seconds += time.monotonic() - started
 
 
 class ImageBatches:
@@ -75,17 +143,18 @@ class ImageBatches:
         self.batch_size, self.workers, self.seed, self.share = batch_size, workers, seed, share
 
     def __len__(self) -> int:
-        return len(self._order(0))
-
-    def _order(self, epoch: int) -> list[np.ndarray]:
-        rows = np.arange(len(self.train))
-        return epoch_order(rows, self.batch_size, self.seed, epoch, self.share, self.train.copies)
+        return steps_of(len(self.train), self.batch_size, self.share)[0]
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         self.train.set_epoch(epoch)
-        sampler = [batch.tolist() for batch in self._order(epoch)[first:]]
-        for batch in ImageLoader(self.train, every_batch=True, batch_sampler=sampler, num_workers=self.workers):
-            yield batch.images, batch.targets, batch.rows
+        order = shuffled(self.train.table, self.seed, epoch)
+        with preparing(self.train.table) as prepare:
+            rows = batches_of(
+                order, len(self.train), self.batch_size, self.share, self.train.copies, first, prepare
+            )  # one after the other: the numbers of all images as Python objects would take gigabytes
+            sampler = (batch.tolist() for batch in rows)
+            for batch in ImageLoader(self.train, every_batch=True, batch_sampler=sampler, num_workers=self.workers):
+                yield batch.images, batch.targets, batch.rows
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None:
@@ -122,22 +191,32 @@ class FeatureBatches:
         self.batch_size, self.seed, self.share, self.flip = batch_size, seed, share, flip
 
     def __len__(self) -> int:
-        return len(epoch_order(self.train.rows, self.batch_size, self.seed, 0, self.share))
+        return steps_of(len(self.train.rows), self.batch_size, self.share)[0]
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         mirrored = np.random.default_rng([self.seed, epoch, 1]).random(int(self.train.rows.max()) + 1) < self.flip
-        for rows in epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]:
+
+        def read(rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
             # Targets become dense batch by batch: those of all images would take gigabytes at 10,000 labels.
             targets = torch.from_numpy(self.train_table.targets(rows))
-            yield self.train.batch(rows, mirrored[rows]), targets, torch.from_numpy(rows)
+            return self.train.batch(rows, mirrored[rows]), targets, torch.from_numpy(rows)
+
+        rows = epoch_order(self.train.rows, self.batch_size, self.seed, epoch, self.share)[first:]
+        # While a step is computed, the next ones are read: of a cache larger than memory, from the disk.
+        yield from read_ahead(read, rows, threads=_READERS, ahead=2 * _READERS)
 
     def validation(self, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         if self.held_out is None or self.held_out_table is None:
             return
         mine = self.held_out.rows[share.rank :: share.world_size]
-        for start in range(0, len(mine), self.batch_size):
-            rows = mine[start : start + self.batch_size]
-            yield self.held_out.batch(rows), torch.from_numpy(self.held_out_table.targets(rows))
+        cache, table = self.held_out, self.held_out_table
+        batches = (mine[start : start + self.batch_size] for start in range(0, len(mine), self.batch_size))
+        yield from read_ahead(
+            lambda rows: (cache.batch(rows), torch.from_numpy(table.targets(rows))),
+            batches,
+            threads=_READERS,
+            ahead=2 * _READERS,
+        )
 
     @property
     def train_images(self) -> int:

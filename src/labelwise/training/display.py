@@ -79,7 +79,7 @@ class Display:
         if row["epoch"] not in self._told_epochs:
             return
         best = "best so far" if best_epoch == row["epoch"] else f"best: epoch {best_epoch}"
-        speed = f"{row['images_per_second']:.0f} images/s"
+        speed = f"{row['images_per_second']:.0f} images/s, {row['waiting']:.0%} of the time waiting for data"
         self.say(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s"
             + (f"  {best}" if self._score else "")

@@ -25,7 +25,7 @@ from labelwise.metrics import MultiLabelMetrics
 from labelwise.model.model import LabelModel
 from labelwise.runtime.run_files import CURVES, HISTORY, drop_replaced
 from labelwise.training.averaging import AveragedWeights
-from labelwise.training.batches import Batches, Share
+from labelwise.training.batches import Batches, Share, Waiting
 from labelwise.training.checkpoint import (
     damaged,
     last_checkpoint,
@@ -142,7 +142,8 @@ class Trainer:
         started = saved = time.monotonic()
         images = 0
         self.display.start_epoch(epoch, recipe.epochs, len(self.batches), first)
-        for number, (inputs, targets, rows) in enumerate(self.batches.epoch(epoch, first), start=first):
+        waiting = Waiting(self.batches.epoch(epoch, first))
+        for number, (inputs, targets, rows) in enumerate(waiting, start=first):
             progress.loss_sum += self._step(inputs, targets, rows, number)
             progress.step += 1
             images += len(targets) * self.fabric.world_size
@@ -164,6 +165,7 @@ class Trainer:
             "lr": recipe.optimizer.lr * rate_at(*self._position(progress.step - 1), recipe.schedule),
             **self._validate(epoch + 1),
             "images_per_second": images / trained,
+            "waiting": waiting.seconds / trained,  # share of the time that the model waited for data
         }
         progress.seconds += time.monotonic() - started
         progress.history.append({**row, "seconds": progress.seconds})

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
+from labelwise.data.stream_table import AnyTable, StreamTable, with_labels_read
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
@@ -30,7 +31,7 @@ _FEATURES_AT_ONCE = 4_000  # images of one process
 def build_model(
     recipe: Recipe,
     labels: tuple[str, ...],
-    table: LabelTable | None = None,  # of the training images: statistics of the labels come from it
+    table: AnyTable | None = None,  # of the training images: statistics of the labels come from it
     *,
     word_vectors: Tensor | None = None,  # [N, d_w]; default: from the recipe's word source
 ) -> LabelModel:
@@ -48,7 +49,7 @@ def build_model(
         words=wanted.words if head.takes_words else None,  # they may be there for the grouping alone
         word_vectors=word_vectors,
         label_slot=None if table is None else grouped_labels(recipe, table),
-        cooccurrence=None if table is None or not head.takes_cooccurrence else cooccurrence(table),
+        cooccurrence=None if table is None or not head.takes_cooccurrence else cooccurrence(with_labels_read(table)),
         **wanted.options,
     )
     own = model.config.preprocessing.model_dump() | {"resize": wanted.resize, "crop_ratio": wanted.crop_ratio}
@@ -58,18 +59,23 @@ def build_model(
     return model
 
 
-def grouped_labels(recipe: Recipe, table: LabelTable) -> Tensor | None:
+def grouped_labels(recipe: Recipe, table: AnyTable) -> Tensor | None:
     """The query that each label shares [N]; None if the recipe groups labels at random."""
     wanted = recipe.model
     if wanted.grouping == "random":
         return None
     head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
     vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
+    if isinstance(table, StreamTable):
+        raise LabelwiseError(
+            "which labels occur together is known only when all shards are read; group labels at random",
+            options={"model.grouping": "random"},
+        )
     return group_labels(wanted.grouping, head.query_groups, table, vectors)
 
 
 def image_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+    recipe: Recipe, model: LabelModel, train_table: AnyTable, held_out: AnyTable | None, fabric: Fabric
 ) -> Batches:
     preprocessing = model.config.preprocessing
     bad = recipe.data.on_bad_image
@@ -81,9 +87,9 @@ def image_batches(
 
 
 def feature_batches(
-    recipe: Recipe, model: LabelModel, train_table: LabelTable, held_out: LabelTable | None, fabric: Fabric
+    recipe: Recipe, model: LabelModel, train_table: AnyTable, held_out: AnyTable | None, fabric: Fabric
 ) -> Batches:
-    def cache(table: LabelTable, flips: bool) -> FeatureCache:
+    def cache(table: AnyTable, flips: bool) -> FeatureCache:
         return FeatureCache.build(
             table,
             model.backbone,
@@ -95,8 +101,13 @@ def feature_batches(
             engine="auto",
         )
 
-    def compute_share(table: LabelTable, flips: bool) -> None:
+    def compute_share(table: AnyTable, flips: bool) -> None:
         """Processes wait for each other every few minutes: for longer than the timeout, and they take one for lost."""
+        if not isinstance(table, LabelTable):  # shards are read in their order, by the first process
+            if fabric.is_global_zero:
+                cache(table, flips)
+            fabric.barrier()
+            return
         rows = np.arange(share.rank, len(table), share.world_size)
         for part in np.array_split(rows, -(-len(table) // (_FEATURES_AT_ONCE * share.world_size))):
             with suppress(LabelwiseError):  # all processes meet the same one below
@@ -110,7 +121,8 @@ def feature_batches(
         if held_out is not None:
             compute_share(held_out, flips=False)
     train_cache, held_out_cache = cache(train_table, flips), None if held_out is None else cache(held_out, flips=False)
-    tables = (train_table, held_out)
+    # With the features at hand, shards would be read for their labels alone.
+    tables = with_labels_read(train_table), None if held_out is None else with_labels_read(held_out)
     return FeatureBatches(
         train_cache, held_out_cache, tables, recipe.batch_size, recipe.seed, share, recipe.augmentation.flip
     )

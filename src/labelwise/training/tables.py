@@ -12,8 +12,9 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.data.labels import seen_labels, unseen_labels
 from labelwise.data.manifests import write_manifest
-from labelwise.data.sources import open_data
+from labelwise.data.sources import open_images
 from labelwise.data.splitting import DEFAULT_FRACTIONS, split
+from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.runtime.folder import find_folder
 from labelwise.training.recipe import DataRecipe, Recipe
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from labelwise.training.display import Display
 
 
-def open_source(recipe: Recipe) -> LabelTable:
+def open_source(recipe: Recipe) -> AnyTable:
     """All images of the recipe's data; an error for a path, column, label or split that is not there."""
     data = recipe.data
     if data.source is None:
         raise LabelwiseError("no data to train on; name it", options={"data": "photos.csv"})
-    table = open_data(data.source, labels=data.labels)
+    table = open_images(data.source, labels=data.labels)
     if table.split_names != ("",):
         table.select(data.train)
         if data.validation not in (None, "val"):
@@ -40,16 +41,18 @@ def open_tables(
     recipe: Recipe,
     display: Display,
     *,
-    source: LabelTable | None = None,
+    source: AnyTable | None = None,
     split_file: Path | None = None,
     run: Path | None = None,
-) -> tuple[LabelTable, LabelTable | None]:
+) -> tuple[AnyTable, AnyTable | None]:
     """The training and the validation images. `source`: what `open_source` has given for the recipe.
 
     Data without splits is split, always in the same way for the same seed and images, and written to `split_file`;
     splits that a `run` has already written are used again.
     """
     data, table = recipe.data, open_source(recipe) if source is None else source
+    if isinstance(table, StreamTable):
+        return _stream_tables(table, recipe, display)
     if table.split_names == ("",):
         earlier = earlier_splits(table, run, recipe.model.start)
         table = earlier or split(table, DEFAULT_FRACTIONS, seed=recipe.seed)
@@ -76,11 +79,35 @@ def open_tables(
     return parts.select("train"), parts.select("val")
 
 
-def splits_to_refit(data: DataRecipe, source: LabelTable) -> str | None:
+def _stream_tables(table: StreamTable, recipe: Recipe, display: Display) -> tuple[StreamTable, StreamTable | None]:
+    """The same of shards, whose labels nobody has read yet: what is held out is drawn at random."""
+    data = recipe.data
+    if data.unseen is not None:
+        if data.unseen_images != "keep":
+            raise LabelwiseError(
+                f"{table.source}: which images have an unseen label is known only when they are read; keep them",
+                options={"data.unseen_images": "keep"},
+            )
+        table = table.with_labels(seen_labels(table, unseen_labels(table, data.unseen)))
+    if data.empty_images == "drop":
+        raise LabelwiseError(
+            f"{table.source}: which images have no label is known only when they are read; keep them",
+            options={"data.empty_images": "keep"},
+        )
+    train = table if table.split_names == ("",) else table.select(data.train)
+    if data.validation is None:
+        return train, None
+    if data.validation != "val" or "val" in table.split_names:
+        return train, table.select(data.validation)
+    display.say(f"no validation split: {data.validation_share:.0%} of the training images are held out")
+    return train.held_out(data.validation_share, recipe.seed)
+
+
+def splits_to_refit(data: DataRecipe, source: AnyTable) -> str | None:
     """The splits with all images of training and validation; None if no test images would be left to measure on."""
-    names = (
-        ("train", "val", "test") if source.split_names == ("",) else source.split_names
-    )  # as `open_tables` makes them
+    names = source.split_names
+    if names == ("",) and isinstance(source, LabelTable):
+        names = ("train", "val", "test")  # as `open_tables` makes them
     if data.validation is None or "test" not in names:
         return None
     # Validation images that are no split of their own were drawn from the training images.
@@ -125,11 +152,13 @@ def earlier_splits(table: LabelTable, run: Path | None, start: str | None) -> La
     return known.with_splits([split or "train" for split in known.splits])
 
 
-def data_fingerprint(*tables: LabelTable | None) -> str:
+def data_fingerprint(*tables: AnyTable | None) -> str:
     """The same as long as the images and their labels are: a run resumes only on the same data."""
     parts: list[str | bytes] = []
     for table in tables:
-        if table is not None:
+        if isinstance(table, StreamTable):
+            parts.append(table.fingerprint)
+        elif table is not None:
             parts.append("\n".join([*table.labels, *table.images]))
             parts += [values.tobytes() for values in (table.indptr, table.columns, table.values)]
     return sha256(*parts).hexdigest()

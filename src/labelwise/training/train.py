@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
 from labelwise.core.errors import LabelwiseError, counted, shortened
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
@@ -38,7 +38,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    source: LabelTable | None = None,
+    source: AnyTable | None = None,
 ) -> Run:
     """Train a model by a recipe.
 
@@ -83,7 +83,7 @@ def train(
             display.close()
 
 
-def _train(recipe: Recipe, folder: Path, source: LabelTable, fabric: Fabric, display: Display, resume: bool) -> None:
+def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, display: Display, resume: bool) -> None:
     split_file = folder / SPLITS if fabric.is_global_zero and not resume else None
     train_table, held_out = open_tables(
         recipe, display, source=source, split_file=split_file, run=folder if resume else None
@@ -154,7 +154,7 @@ def refit(
     model: LabelModel,
     recipe: Recipe,
     folder: Path,
-    source: LabelTable,
+    source: AnyTable,
     fabric: Fabric,
     display: Display,
     resume: bool,
