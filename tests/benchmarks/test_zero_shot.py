@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labelwise.data.sources import open_data
 from labelwise.heads import with_options
 from labelwise.heads.registry import preset
 
@@ -46,9 +47,24 @@ def test_every_row_is_a_recipe(benchmark: Any, task: str) -> None:
         assert recipe.epochs == (benchmark.TASKS[task]["linear_epochs"] if linear else 6 if task == "voc" else 4)
 
 
-def test_other_labels_are_taken_for_unseen(benchmark: Any) -> None:
-    arguments = Namespace(task="coco-48-17", data="photos.csv", instead=["zebra", "bed"], epochs=2)
+def test_other_labels_are_taken_for_unseen(benchmark: Any, tmp_path: Path) -> None:
+    (tmp_path / "photos.csv").write_text("image,labels,split\na.jpg,cat|cow,train\nb.jpg,bus,test\n")
+    data = f"{tmp_path / 'photos.csv'}?check_files=no"
+    arguments = Namespace(task="voc", data=data, instead=["cow"], epochs=2)
     recipe = benchmark.recipe_of("conse", 0, "words.npy", arguments)
-    assert recipe.data.unseen == ("zebra", "bed")
-    assert len(recipe.data.labels) == 48  # the 17 are left out
+    assert recipe.data.unseen == ("cow",)
+    assert recipe.data.labels == ("cow",)  # bus and cat are the recipe's unseen labels
     assert recipe.epochs == 2
+
+
+def test_labels_of_neither_list_are_left_out(benchmark: Any, tmp_path: Path) -> None:
+    """COCO's dining table is neither seen nor unseen in the 48/17 split, and its photos stay."""
+    task = benchmark.TASKS["coco-48-17"]
+    names = [*task["seen"], *task["unseen"], "dining table"]
+    rows = [f"{number}.jpg,{label},train" for number, label in enumerate(names)]
+    (tmp_path / "all.csv").write_text("\n".join(["image,labels,split", *rows]) + "\n")
+    data = benchmark.with_task_labels(f"{tmp_path / 'all.csv'}?check_files=no", task, tmp_path)
+    table = open_data(f"{data}&check_files=no")
+    assert table.labels == (*task["seen"], *task["unseen"])
+    assert len(table) == 66
+    assert table.has_positive().sum() == 65
