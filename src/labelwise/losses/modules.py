@@ -79,6 +79,7 @@ class Loss(nn.Module):
             if option not in known.model_fields:
                 raise unknown_name("option", option, known.model_fields, f"loss {self.name!r}")
         self.options = known.parse(options, f"loss {self.name!r}").model_dump()
+        self._clock = [name for name in _CLOCK if name in inspect.signature(self.function).parameters]
 
     @property
     def remembers(self) -> bool:
@@ -90,7 +91,7 @@ class Loss(nn.Module):
         return self._value(logits, targets)
 
     def _value(self, logits: Tensor, targets: Tensor, **remembered: Tensor) -> Tensor:
-        clock = {name: getattr(self, name) for name in _CLOCK if name in inspect.signature(self.function).parameters}
+        clock = {name: getattr(self, name) for name in self._clock}
         return self.function(logits, targets, **clock, **remembered, **self._options(self.function))
 
     def _options(self, function: Callable[..., Any]) -> dict[str, Any]:
@@ -239,8 +240,7 @@ class ROLE(Loss, name="role", function=role, memory=adam_step):
 
 
 class GPR(Loss, name="gpr", function=gpr):
-    """Generalised pseudo-label robust loss (Tran et al., ICCV 2025). Without `start` it stays at the last epoch's
-    settings."""
+    """Generalised pseudo-label robust loss (Tran et al., ICCV 2025), which changes over the epochs."""
 
 
 def list_losses() -> list[str]:
