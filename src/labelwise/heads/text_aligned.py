@@ -125,7 +125,8 @@ class TextAlignedHead(Head):
         """Each patch pooled as an image of its own: [B, T, C] -> [B, T, C]."""
         if self.pool is None:
             return tokens
-        return self.pool(tokens.flatten(0, 1).unsqueeze(1)).view(tokens.shape)
+        pooled: Tensor = self.pool(tokens.flatten(0, 1).unsqueeze(1))
+        return pooled.view(tokens.shape)
 
     def _similar(self, x: Tensor) -> Tensor:
         """scale * (cos(x, text) - cos(x, negative)): [..., C] -> [..., N]."""

@@ -236,6 +236,6 @@ def create_model(
     }
     config = ModelConfig.parse(values, "model")
     model = LabelModel(config, backbone=built, word_vectors=word_vectors, label_slot=label_slot)
-    if aligned is not None and weights != "none":
+    if aligned is not None and words is not None and weights != "none":
         aligned.fill(model.head, words)
     return model
