@@ -28,7 +28,7 @@ def build(name: str) -> heads.Head:
     with torch.device("cuda"):
         config = heads.preset(name)
         options = {"dim": CHANNELS} if config.kind == "query" else {}
-        words = torch.randn(LABELS, 12) if config.takes_words else None
+        words = torch.randn(LABELS, 2 * 51) if config.takes_words else None  # 51 descriptions of RAM++
         return heads.create(name, in_features=CHANNELS, labels=LABELS, word_vectors=words, **options)
 
 

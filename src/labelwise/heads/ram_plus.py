@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
+from labelwise.heads.text_configs import RamPlusConfig
 from labelwise.heads.layers import Dropout
 from labelwise.heads.registry import register_head
-from labelwise.heads.text_configs import RamPlusConfig
 
 _EPSILON = 1e-12  # of BERT's norms
 
@@ -52,8 +52,7 @@ class TagDecoderLayer(nn.Module):
         return out
 
     def _split(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, heads, T, D / heads]
-        split: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return split
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 @register_head(RamPlusConfig)
@@ -110,7 +109,7 @@ class RamPlusHead(Head):
     def _texts(self, image: Tensor) -> Tensor:
         """Each tag's descriptions, mixed by a softmax of their similarity to the image [B, d]: [B, N, d]."""
         assert self.word_vectors is not None
-        texts: Tensor = self.word_vectors.unflatten(1, (self.config.descriptions, -1))  # [N, M, d]
+        texts = self.word_vectors.reshape(self.labels, self.config.descriptions, -1)  # [N, M, d]
         if self.reweight_scale is None:
             return texts[:, 0].expand(image.shape[0], -1, -1)
         similar = torch.einsum("bd,nmd->bnm", F.normalize(image, dim=1), texts)

@@ -99,8 +99,11 @@ def open_tower(source: str) -> Tower:
     head_state |= {"logit_scale": model.logit_scale.reshape(()), "logit_bias": _scalar(bias)}
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
     settings = visual.preprocess_cfg
-    normalisation: dict[str, Any] = {"mean": tuple(settings["mean"]), "std": tuple(settings["std"])}
-    normalisation["interpolation"] = "bilinear" if settings["interpolation"] == "bilinear" else "bicubic"
+    normalisation = {
+        "mean": tuple(settings["mean"]),
+        "std": tuple(settings["std"]),
+        "interpolation": "bilinear" if settings["interpolation"] == "bilinear" else "bicubic",
+    }
     head_options = {"train_projection": False, "project": "project.weight" in head_state, **options}
     detached = {key: value.detach() for key, value in head_state.items()}
     return Tower(name, state, head_options, detached, size, normalisation, bias is not None)
@@ -111,8 +114,9 @@ _Found = tuple[str, State, dict[str, Any], State]  # name, tensors of the backbo
 
 def _native_tower(visual: Any) -> _Found:
     """open_clip's own ViT: a class token and a projection, [width, d]."""
-    blocks = getattr(getattr(visual, "transformer", None), "resblocks", [])
-    name = _VITS.get((visual.conv1.out_channels, len(blocks), visual.conv1.kernel_size[0])) if len(blocks) else None
+    blocks: Any = getattr(getattr(visual, "transformer", None), "resblocks", ())
+    first = visual.conv1
+    name = _VITS.get((first.out_channels, len(blocks), first.kernel_size[0])) if len(blocks) else None
     if name is None or visual.attn_pool is not None or visual.proj is None:
         raise LabelwiseError("is not one that timm has; these work: " + ", ".join(sorted(_VITS.values())))
     quick = "_quickgelu" if type(blocks[0].mlp.gelu).__name__ == "QuickGELU" else ""
