@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
-from labelwise.heads.text_configs import RamPlusConfig
 from labelwise.heads.layers import Dropout
 from labelwise.heads.registry import register_head
+from labelwise.heads.text_configs import RamPlusConfig
 
 _EPSILON = 1e-12  # of BERT's norms
 
