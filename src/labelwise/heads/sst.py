@@ -19,8 +19,8 @@ class SstHead(Head):
 
     The spatial transformer relates the positions of the map; its tokens, pooled, give the first answer. A map for each
     label disentangles them into one vector per label; the semantic transformer relates these, so that which labels
-    occur together is learned and not counted. The paper has no public code. The two transformers, their order and what
-    each relates are the paper's; equation numbers are left out because the sizes and the form of the disentangling,
+    occur together is learned and not counted. That there are two transformers and what each relates is the paper's, of
+    which we know the abstract; we found no public code. Their order, the sizes and the form of the disentangling,
     attention pooling by a score of every label at every position, are ours.
     """
 
