@@ -96,7 +96,7 @@ def test_a_host_without_power_that_comes_back(tmp_path: Path) -> None:
         group.wait_until("with 1 process\n.*\n.*epoch")
         hosts[1].connect()
         again = group.start(hosts[1])
-        group.wait_until("with 1 process\n[\s\S]*with 2 processes")
+        group.wait_until("with 1 process\n[\\s\\S]*with 2 processes")
         ended(group.processes[0])
         ended(again)
     assert [processes for _, processes in group.restarts][-2:] == [1, 2]
