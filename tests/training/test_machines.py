@@ -67,7 +67,7 @@ class TwoHosts:
 
 
 def ended(process: Process) -> str:
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     return output
 
