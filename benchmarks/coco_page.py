@@ -6,6 +6,7 @@ python benchmarks/coco_page.py
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from statistics import mean
@@ -45,7 +46,7 @@ NAMES = {
     "hsq-linear": "HSQ-Linear",
     "hsq-baseline": "HSQ's transformer without experts",
     "q2l-hybrid": "Query2Label with HSQ's experts",
-    "transformer-decoder": "the transformer decoder",
+    "transformer-decoder": "Transformer decoder",
     "ml-decoder-k80": "ML-Decoder with 80 random queries",
     "ml-decoder-k20": "ML-Decoder with 20 queries",
     "ml-decoder-k5": "ML-Decoder with 5 queries",
@@ -76,12 +77,13 @@ def difference(row: str, reference: str) -> dict[str, Any] | None:
 
 
 def verdict(found: dict[str, Any]) -> str:
-    """`higher` or `lower` if the interval excludes 0 and all seeds agree."""
+    """`higher` or `lower` if the interval excludes 0 and all seeds agree; one seed alone is named as such."""
     low, high = found["interval"]
+    only = " in one seed" if len(found["of_seeds"]) == 1 else ""
     if low > 0 and min(found["of_seeds"]) > 0:
-        return "higher"
+        return f"higher{only}"
     if high < 0 and max(found["of_seeds"]) < 0:
-        return "lower"
+        return f"lower{only}"
     return "no clear difference"
 
 
@@ -105,9 +107,8 @@ def sentences(pairs: Iterable[tuple[str, str]]) -> str:
             missing.append(f"{NAMES[row]} against {NAMES[reference]}")
             continue
         seeds = f"{len(found['seeds'])} seed{'s' if len(found['seeds']) > 1 else ''}"
-        clear = verdict(found)
-        against = f"{NAMES[row]} against {NAMES[reference]}"
-        said.append(f"- {against}: {gap_text(found)}, {seeds}: {'**' + clear + '**' if ' ' not in clear else clear}.")
+        clear = re.sub("^(higher|lower)", r"**\1**", verdict(found))
+        said.append(f"- {NAMES[row]} against {NAMES[reference]}: {gap_text(found)}, {seeds}: {clear}.")
     if missing:
         said.append(f"- Not measured yet: {'; '.join(missing)}.")
     return "\n".join(said)

@@ -28,7 +28,8 @@ NAMES = {  # the heads of the study; its other rows are variations of them
     "gap-without-pairs": "GAP without pair_mix",
 }
 TO_THE_LEFT = ("hsq", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
-RAISED = {"q2l": 4, "hsq-linear": -5}  # in points: their dots lie on top of each other
+# In points, where dots are close to each other.
+RAISED = {"q2l": 4, "hsq-linear": -5, "ml-decoder-k80": -8, "ml-decoder-k5": -8}
 
 
 def main() -> None:

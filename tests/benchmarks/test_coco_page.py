@@ -34,7 +34,7 @@ def gap(row: str, reference: str, of_seeds: list[float], low: float, high: float
     ("of_seeds", "interval", "expected"),
     [
         ([0.5, 0.6], (0.1, 1.0), "higher"),
-        ([-0.5], (-0.9, -0.1), "lower"),
+        ([-0.5], (-0.9, -0.1), "lower in one seed"),
         ([0.9, -0.1], (0.1, 0.7), "no clear difference"),  # seeds disagree
         ([0.5, 0.6], (-0.1, 1.2), "no clear difference"),
     ],
