@@ -211,10 +211,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings |= {"head": "gap", "freeze": "backbone", "ema": 0.9, "checkpoint_minutes": 1e-9}
     real = Trainer._step
 
-    def step(self: Trainer, inputs: torch.Tensor, targets: torch.Tensor, number: int) -> float:
+    def step(self: Trainer, *batch: Any) -> float:
         if self.progress.step == 5:
             raise RuntimeError("power cut")
-        return real(self, inputs, targets, number)
+        return real(self, *batch)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "_step", step)

@@ -120,7 +120,7 @@ def test_nothing_is_written_if_the_outputs_differ(root: Path, tmp_path: Path, mo
     class Wrong:
         family = "onnxruntime"
 
-        def outputs(self, images: Floats) -> dict[str, Floats]:
+        def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
             evidence = small_model().evidence(images)  # of the same weights: only the maps are wrong
             assert evidence.attention is not None
             return {"out": evidence.logits, "attention": evidence.attention[..., ::-1], "gates": evidence.gates}
@@ -162,7 +162,7 @@ def test_without_maps_and_with_16_bit_weights(
     monkeypatch.setattr("labelwise.engines.convert._traced", lambda *_: None)
     asked = []
 
-    def write(program: None, path: Path, metadata: str, outputs: tuple[str, ...]) -> None:
+    def write(program: None, path: Path, metadata: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         asked.append(outputs)
         shutil.copy(root / "onnx" / "model.onnx", path)
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labelwise.core import terminal
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line
 from labelwise.core.ray_cluster import ray_cluster
 from labelwise.runtime.run_files import LOG
@@ -90,7 +90,8 @@ def _followed(log: Path) -> Iterator[None]:
             if log.exists():
                 with log.open("rb") as file:
                     file.seek(shown)
-                    sys.stderr.write(file.read().decode(errors="replace"))
+                    for line in file.read().decode(errors="replace").splitlines():
+                        terminal.say(line, stderr=True)
                     shown = file.tell()
 
     thread = threading.Thread(target=follow)
