@@ -123,6 +123,8 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
     splits = splits_to_refit(recipe.data, source) if recipe.refit else None
     outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
     skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
+    if skipped:
+        display.say(f"{counted(len(skipped), 'image')} could not be decoded and were left out, e.g. {min(skipped)[1]}")
     if fabric.is_global_zero:
         keep = folder / REFIT / HELD_OUT if splits else None
         model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped), keep)

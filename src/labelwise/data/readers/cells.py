@@ -15,8 +15,8 @@ from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, natural_key
 _SEPARATORS = ("|", ";", ",")
 _NAMED_SEPARATORS = {"space": None, "whitespace": None, "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 _VALUES: dict[str, int] = {
-    "1": PRESENT, "1.0": PRESENT, "true": PRESENT,
-    "0": ABSENT, "0.0": ABSENT, "false": ABSENT,
+    **dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "y", "ja", "wahr"), PRESENT),
+    **dict.fromkeys(("0", "0.0", "0,0", "false", "no", "n", "nein", "falsch"), ABSENT),
     "-1": UNKNOWN, "-1.0": UNKNOWN, "": UNKNOWN, "nan": UNKNOWN, "none": UNKNOWN,
 }  # fmt: skip
 # A list, object, set or tuple written as text. A name in round brackets is a name.
@@ -29,8 +29,8 @@ _OBJECT_LISTS = ("classifications", "detections", "polylines")
 def cell_value(cell: Any) -> int | None:
     """The value in a column per label: 1, 0, -1, or blank for unknown; None if it is none of these.
 
-    >>> cell_value("1"), cell_value(" 0.0"), cell_value(""), cell_value(None), cell_value("640")
-    (1, 0, -1, -1, None)
+    >>> cell_value("1"), cell_value(" 0.0"), cell_value("Yes"), cell_value(""), cell_value(None), cell_value("640")
+    (1, 0, 1, -1, -1, None)
     """
     return _VALUES.get(str(cell).strip().lower())
 
@@ -42,8 +42,8 @@ def is_structured(cell: Any) -> bool:
 
 def separator_of(cells: Iterable[Any], given: str | None = None) -> str | None:
     """What separates the names in a column of cells: of `|`, `;` and `,` the one that makes the fewest different names.
-    If none occurs: white space, but only if there are fewer different words than different cells ("clear road", "clear
-    water", "water road" are tags; "fire truck" and "hot dog" are names). None stands for white space, "" for no
+    If none occurs: `/` or white space, but only if there are fewer different words than different cells ("clear road",
+    "clear water", "water road" are tags; "fire truck" and "hot dog" are names). None stands for white space, "" for no
     separator.
 
     >>> separator_of(["cat|dog", "cat"]), separator_of(["fire truck", "hot dog"]), separator_of(["cat"], "space")
@@ -52,6 +52,8 @@ def separator_of(cells: Iterable[Any], given: str | None = None) -> str | None:
     ','
     >>> separator_of(["clear road", "clear water", "water road", "clear road water"]) is None
     True
+    >>> separator_of(["hot dog/cup", "cup/fork", "fork/hot dog", "cup/fork/hot dog"])
+    '/'
     """
     if given is not None:
         return _NAMED_SEPARATORS.get(given, given)
@@ -59,8 +61,11 @@ def separator_of(cells: Iterable[Any], given: str | None = None) -> str | None:
     occurring = [separator for separator in _SEPARATORS if any(separator in cell for cell in plain)]
     if occurring:
         return min(occurring, key=lambda separator: len({n.strip() for cell in plain for n in cell.split(separator)}))
-    words = {word for cell in plain for word in cell.split()}
-    return None if len(words) < len(plain - {""}) else ""
+    for separator in ("/", None):
+        words = {word.strip() for cell in plain for word in cell.split(separator)}
+        if len(words) < len(plain - {""}) and (separator is None or any(separator in cell for cell in plain)):
+            return separator
+    return ""
 
 
 def names_in(cell: Any, separator: str | None, where: str = "") -> list[str]:
@@ -175,8 +180,8 @@ def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bo
             value = cell_value(cell)
             if value is None:
                 raise LabelwiseError(
-                    f"{records.at(line)}: column {name!r} holds {str(cell)[:80]!r}, but a column per label holds 1, 0, "
-                    f"-1 or nothing. If it is not a label, add ignore_columns={name}; if it lists names, "
+                    f"{records.at(line)}: column {name!r} holds {str(cell)[:80]!r}, but a column per label holds 1 or "
+                    f"yes, 0 or no, -1 or nothing. If it is not a label, add ignore_columns={name}; if it lists names, "
                     f"label_column={name}"
                 )
             if value != ABSENT or keep_absent:

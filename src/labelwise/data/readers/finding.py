@@ -151,7 +151,7 @@ def _is_name(cell: Any) -> bool:
 
 def _text(cell: Any, where: str) -> str:
     if cell is None or cell == "" or str(cell).isspace():
-        raise LabelwiseError(f"{where}: the image column is empty")
+        raise LabelwiseError(f"{where}: the image column is empty; fill it in, or delete the row")
     if isinstance(cell, os.PathLike) or (isinstance(cell, int) and not isinstance(cell, bool)):
         cell = str(cell)
     if not isinstance(cell, str):
