@@ -47,7 +47,7 @@ def trained(parts: LabelTable, seed: int) -> dict[str, np.ndarray]:
         photos = f"{folder}/photos.csv"
         write_manifest(parts, Path(photos))
         run = lw.train(photos, out=f"{folder}/run", seed=seed, **{"data.labels": list(parts.labels)})
-        held_out = run.held_out(photos, "val")
+        held_out = run.held_out(parts.select("val"))
         assert held_out is not None
         model, test = run.model(), parts.select("test")
         features = FeatureCache.build(test, model.backbone, model.config.preprocessing, flips=False, engine="auto")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from labelwise import losses
 from labelwise.core.errors import LabelwiseError
+from labelwise.losses import modules
 
 PENALTIES = {"logistic": lambda gap: math.log1p(math.exp(gap)), "hinge": lambda gap: max(0.0, 1 + gap)}
 
@@ -54,7 +56,9 @@ def test_weights_of_images() -> None:
         assert torch.equal(loss.weighted(logits, targets, None), loss(logits, targets))
 
 
-def test_a_loss_without_a_reduction_cannot_weigh_images() -> None:
+def test_a_loss_without_a_reduction_cannot_weigh_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelwise.losses.modules._LOSSES", copy(modules._LOSSES))  # forget it after the test
+
     class Plain(losses.Loss, name="plain-sum", function=lambda logits, targets: (logits - targets).sum()):
         pass
 

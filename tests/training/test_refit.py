@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ from labelwise.training.train import train
 from run_kit import recipe
 
 FROZEN: dict[str, Any] = {"model.freeze": "backbone", "epochs": 4}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The last bits of features depend on the engine that computed them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELWISE_CACHE", str(tmp_path_factory.mktemp("refit-cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def test_thresholds_and_scores_are_from_before(refitted: lw.Run, sample: Path, t
 
 def test_thresholds_are_fitted_on_logits_from_before(refitted: lw.Run, sample: Path) -> None:
     """After it, scores of validation images are too high for any threshold to mean something."""
-    kept = refitted.held_out(None, "val")
+    kept = refitted.held_out(open_data(sample).select("val"))
     assert kept is not None
     with pytest.warns(UserWarning, match="too few"):
         found = lw.evaluate(refitted, sample, split="test", fit_on="val", fit_thresholds="auto", fit_temperature=True)
@@ -64,7 +73,35 @@ def test_without_test_images_nothing_is_refitted(sample: Path, tmp_path: Path) -
     write_manifest(table.select("train+val"), tmp_path / "photos.csv")
     run = train(recipe(tmp_path / "photos.csv", **FROZEN, refit=0.5), tmp_path / "run")
     assert not run.refitted
-    assert run.learned_splits(None) == ("train",)
+    assert run.learned_from(None, "train", table)
+    assert not run.learned_from(None, "val", table)
+
+
+def test_its_own_images_are_known_under_any_path(
+    refitted: lw.Run, sample: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sample.parent)
+    val = open_data(sample.name).select("val")
+    assert refitted.held_out(val) is not None
+    assert refitted.learned_from(sample.name, "val", val)
+    assert not refitted.learned_from(sample.name, "test", open_data(sample.name).select("test"))
+
+
+def test_without_thresholds_it_still_says_that_it_was_refitted(sample: Path, tmp_path: Path) -> None:
+    run = train(recipe(sample, **FROZEN, refit=0.5, thresholds="none"), tmp_path / "run")
+    assert run.refitted
+    assert run.learned_from(None, "val", open_data(sample).select("val"))
+
+
+def test_a_loss_that_changes_over_the_epochs_is_not_begun_anew(sample: Path, tmp_path: Path) -> None:
+    changes = {"loss.name": "em", "pair_mix": 0.0}
+    assert not train(recipe(sample, **FROZEN, **changes, refit=0.5), tmp_path / "run").refitted
+
+
+def test_an_export_in_a_run_folder_is_measured(refitted: lw.Run, sample: Path) -> None:
+    assert refitted.folder is not None
+    lw.export(refitted, out=refitted.folder / "onnx")
+    lw.evaluate(refitted.folder / "onnx", sample, split="test", bootstrap=0)
 
 
 @pytest.mark.parametrize("stop_at", [3, 24])

@@ -18,7 +18,7 @@ from labelwise.data.sources import with_options
 from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config, open_model, read_labels, zero_shot_model
 from labelwise.runtime.exported import ExportedModel
-from labelwise.runtime.folder import find_folder
+from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
 from labelwise.training.recipe import run_recipe
@@ -114,10 +114,8 @@ def evaluate(
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
-    path = model_path(model) if isinstance(model, str | os.PathLike) else None
-    run = None if path is None or find_run(path) is None else Run(path)
-    learned = () if run is None else run.learned_splits(data)
-    if learned and set(split.split("+")) & {*learned, "all"}:
+    run = _run_of(model)
+    if run is not None and run.learned_from(data, split, table):
         warn(f"the model has learned from images of {split}: these numbers are optimistic; measure on another split")
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
@@ -180,7 +178,9 @@ def evaluate(
         return replace(evaluate_zero_shot(network, table, hidden, **known, **options(table)), **about)
     logits = predict_logits(network, table, **options(table))
     if fits:
-        known_logits = None if run is None else run.held_out(data, fit_on or split)
+        known_logits = None if run is None else run.held_out(fit_table)  # from before it learned from these images
+        if known_logits is not None and (flip or views != [1]):
+            warn("what is fitted comes from single, plain views of the validation images: the others were not kept")
         if known_logits is None:
             used = logits if fit_on in (None, split) else predict_logits(network, fit_table, **options(fit_table))
             targets = match_labels(fit_table, config.labels, ignore_extra=True).targets(used.rows)
@@ -225,6 +225,14 @@ def _open(model: Any, engine: EngineName) -> LabelModel | ExportedModel:
         in_memory: LabelModel | ExportedModel = model
         return in_memory
     return open_model(model_path(model), engine=engine)
+
+
+def _run_of(model: Any) -> Run | None:
+    """The run of a trained model; an export may lie in a run folder, too, but is none."""
+    path = model_path(model) if isinstance(model, str | os.PathLike) else None
+    if path is None or find_run(path) is None or not (network_folder(find_folder(path)) / WEIGHTS).is_file():
+        return None
+    return Run(path)
 
 
 def _data(data: Data | None, model: Any) -> Data:

@@ -86,6 +86,11 @@ class Loss(nn.Module):
         """Whether the loss must be told which images a batch holds."""
         return self.memory is not None
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is the same in every epoch and for every image."""
+        return not self.remembers and not self._clock
+
     def forward(self, logits: Tensor, targets: Tensor, rows: Tensor | None = None) -> Tensor:
         """`rows` [B]: the images' numbers in the training table, for a loss that remembers something of each."""
         return self._value(logits, targets)
@@ -226,7 +231,7 @@ class ROLE(Loss, name="role", function=role, memory=adam_step):
         estimates = torch.where(new, surely, self.estimates[rows]).requires_grad_()
         loss = self._value(logits, targets, estimates=estimates)
         if self.training:
-            (gradient,) = torch.autograd.grad(loss, estimates, retain_graph=True)
+            (gradient,) = torch.autograd.grad(loss.sum(), estimates, retain_graph=True)
             self._learn(rows, estimates.detach(), gradient)
         return loss
 

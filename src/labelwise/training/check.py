@@ -1,4 +1,4 @@
-"""What cannot be trained is told before any image is read. No PyTorch."""
+"""Checks that reject a recipe before any image is read. No PyTorch."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
         raise LabelwiseError(
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
+        )
+    uses_unknown = recipe.loss.name in (*REMEMBERING, "gpr", "csl") or recipe.loss.options.get("unknown") == "negative"
+    if head.takes_known and uses_unknown:
+        raise LabelwiseError(
+            "this head hides the labels that it is told from the loss, which takes them for unknown and learns from "
+            "that; use another loss",
+            options={"loss": "asymmetric"},
         )
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.loss.name in REMEMBERING:

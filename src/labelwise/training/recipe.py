@@ -264,9 +264,9 @@ class Recipe(Config):
     def refitting(self, train: str) -> Recipe:
         """The recipe of the last part, `refit`, on the splits `train`.
 
-        >>> last = Recipe(epochs=8, refit=0.25, optimizer=OptimizerRecipe(lr=3e-4)).refitting("train+val")
+        >>> last = Recipe(epochs=8, refit=0.25, optimizer=OptimizerRecipe(lr=0.75)).refitting("train+val")
         >>> last.epochs, last.optimizer.lr, last.data.train, last.data.validation
-        (2, 0.0001, 'train+val', None)
+        (2, 0.25, 'train+val', None)
         """
         rates = {name: rate / 3 for name in ("lr", "backbone_lr") if (rate := getattr(self.optimizer, name))}
         return self.model_copy(

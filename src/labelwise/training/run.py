@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import sha256
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.sources import as_table, open_data
+from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
@@ -111,25 +113,27 @@ class Run(os.PathLike[str]):
 
     @property
     def refitted(self) -> bool:
-        """Whether it learned from its validation images in the end."""
-        return self.folder is not None and (self.folder / REFIT / HELD_OUT).exists()
+        """Whether it was refitted on its validation images."""
+        return self.folder is not None and (self.folder / REFIT).is_dir()
 
-    def learned_splits(self, data: object) -> tuple[str, ...]:
-        """The splits of `data` that it learned from; none if that is not the run's own data (None: it is)."""
-        if self.recipe is None or (data is not None and str(data) != self.recipe.data.source):
-            return ()
-        own = self.recipe.data
-        return tuple((f"{own.train}+{own.validation}" if self.refitted else own.train).split("+"))
+    def learned_from(self, data: object, split: str, table: AnyTable) -> bool:
+        """Whether it learned from images of `table`, a split of `data` (None: its own data)."""
+        if self.recipe is not None and (data is None or str(data) == self.recipe.data.source):
+            own = self.recipe.data
+            learned = f"{own.train}+{own.validation}" if self.refitted else own.train
+            return bool({*split.split("+")} & {*learned.split("+"), "all"})
+        return self.held_out(table) is not None
 
-    def held_out(self, data: object, split: str) -> tuple[Floats, Targets] | None:
-        """Logits and targets [M, N] of the validation images, from before a refitted run learned from them; None for
-        other images."""
-        if not (self.refitted and self.learned_splits(data) and self.recipe and split == self.recipe.data.validation):
-            return None
+    def held_out(self, table: AnyTable) -> tuple[Floats, Targets] | None:
+        """Logits and targets [M, N] of the validation images, from before a refitted run learned from them; None if
+        `table` has other images."""
         from labelwise.model.tensors import load_tensors
 
-        assert self.folder is not None
-        tensors, _ = load_tensors(self.folder / REFIT / HELD_OUT)
+        if not self.refitted or self.folder is None or not (file := self.folder / REFIT / HELD_OUT).exists():
+            return None
+        tensors, about = load_tensors(file)
+        if about["images"] != images_key(table):
+            return None
         return tensors["logits"].numpy(), tensors["targets"].numpy()
 
     @property
@@ -198,6 +202,12 @@ class Run(os.PathLike[str]):
         if self.history:
             facts["epochs"] = len(self.history)
         return facts | {k: round(self.results[k], 2) for k in ("accuracy_top1", "mAP") if k in self.results}
+
+
+def images_key(table: AnyTable) -> str:
+    """The same for the same images, however their paths are written."""
+    names = [table.fingerprint] if isinstance(table, StreamTable) else sorted(map(os.path.realpath, table.images))
+    return sha256("\n".join(names)).hexdigest()
 
 
 def open_runs(sources: Sequence[str | Path]) -> list[Run]:

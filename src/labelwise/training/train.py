@@ -27,7 +27,7 @@ from labelwise.training.distributed import create_fabric, gathered, lost_process
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, save_recipe
-from labelwise.training.run import Run, run_folder
+from labelwise.training.run import Run, images_key, run_folder
 from labelwise.training.setup import build_model, feature_batches, image_batches, take_weights
 from labelwise.training.tables import check_start, data_fingerprint, open_source, open_tables, splits_to_refit
 
@@ -120,20 +120,25 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
         display.say(f"{folder} is already finished")
         return
     model = with_best_weights(model, trainer, frozen)
-    splits = splits_to_refit(recipe.data, source) if recipe.refit else None
+    # A loss that remembers images, or changes over the epochs, would begin anew.
+    splits = splits_to_refit(recipe.data, source) if recipe.refit and trainer.loss.is_steady else None
     outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
     skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
     if skipped:
         display.say(f"{counted(len(skipped), 'image')} could not be decoded and were left out, e.g. {min(skipped)[1]}")
     if fabric.is_global_zero:
-        keep = folder / REFIT / HELD_OUT if splits else None
-        model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped), keep)
+        model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped))
+        if splits and outputs and held_out is not None:
+            logits, targets = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+            about = {"images": images_key(held_out)}
+            save_tensors(folder / REFIT / HELD_OUT, {"logits": logits, "targets": targets}, about)
         if unsure:
             display.say(
                 f"too few validation images to judge {counted(len(unsure), 'label')} ({shortened(unsure)}): add photos "
                 "of them, or check what is predicted for them"
             )
     if splits:
+        del trainer, module, batches  # their memory; the best weights have been read
         model = refit(model, long_enough.refitting(splits), folder, source, fabric, display, resume)
     if fabric.is_global_zero:
         model.save(folder / MODEL)
@@ -202,11 +207,9 @@ def finished_config(
     recipe: Recipe,
     outputs: list[tuple[Tensor, Tensor]],
     skipped_images: int,
-    keep: Path | None,
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """The model's config with its validation metrics, and the temperature and thresholds fitted on validation data; and
-    the labels that this data cannot judge. `outputs`: of `held_out_outputs`, from all processes, kept in the file
-    `keep`."""
+    the labels that this data cannot judge. `outputs`: of `held_out_outputs`, from all processes."""
     progress = trainer.progress
     best = progress.history[progress.best_epoch - 1] if progress.best_epoch else {}
     results: dict[str, object] = {
@@ -218,9 +221,7 @@ def finished_config(
     config = model.config.model_copy(update={"results": results})
     if not outputs:
         return config, ()
-    logits, targets = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    if keep is not None:
-        save_tensors(keep, {"logits": logits, "targets": targets}, {})
+    logits, targets = (torch.cat(parts).numpy() for parts in zip(*outputs, strict=True))
     rule = recipe.thresholds if recipe.model.task == "multi-label" else None
-    fit = fit_config(config, logits.numpy(), targets.numpy(), thresholds=rule, temperature=True)
+    fit = fit_config(config, logits, targets, thresholds=rule, temperature=True)
     return fit.config, fit.fallback_labels
