@@ -82,3 +82,10 @@ def test_gpr_gets_the_epoch_and_their_number(hidden: Path, tmp_path: Path, monke
     monkeypatch.setattr(lw.losses.GPR, "set_epoch", lambda self, epoch: seen.append((epoch, self.epochs)), raising=True)
     train(recipe(hidden, **{"model.freeze": "backbone", "loss.name": "gpr"}), tmp_path / "run")
     assert seen == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("loss", [{"loss.name": "em"}, {"loss.options.unknown": "negative"}])
+def test_what_a_head_is_told_is_not_unknown_to_the_loss(loss: dict[str, Any]) -> None:
+    """It is hidden from the loss, which must not take it for a label that nobody looked for."""
+    with pytest.raises(LabelwiseError, match="hides the labels that it is told"):
+        check(load_recipe(None, {"model.head": "c-tran", **loss}))
