@@ -114,9 +114,6 @@ def evaluate(
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
-    run = _run_of(model)
-    if run is not None and run.learned_from(data, split, table):
-        warn(f"the model has learned from images of {split}: these numbers are optimistic; measure on another split")
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
@@ -128,6 +125,9 @@ def evaluate(
         from labelwise.metrics import check_conventions
         from labelwise.model.model import LabelModel
 
+    run = _run_of(model)
+    if run is not None and run.learned_from(data, split, table):
+        warn(f"the model has learned from images of {split}: these numbers are optimistic; measure on another split")
     check_conventions(conventions)
     if fit_thresholds is not None:
         parse_rule(fit_thresholds)  # a typing error should not cost a pass over the images

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, on_grid
+from labelwise.heads.base import Head, HeadDetails, as_tokens
 from labelwise.heads.graph_configs import AddGcnConfig
 from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes, as_attention
 from labelwise.heads.registry import register_head
@@ -37,7 +37,7 @@ class AddGcnHead(Head):
 
     def details(self, x: Tensor) -> HeadDetails:
         logits, masks = self._run(x)
-        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(as_attention(masks), x)[:, None],))
+        return self.attended(logits, as_attention(masks), x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]

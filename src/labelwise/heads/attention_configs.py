@@ -6,13 +6,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from labelwise.heads.config import (
-    HeadConfig,
-    Probability,
-)
+from labelwise.heads.config import Probability, RelatingHeadConfig
 
 
-class CTranConfig(HeadConfig):
+class CTranConfig(RelatingHeadConfig):
     """C-Tran (Lanchantin et al., CVPR 2021): a transformer over image and labels, of which some may be known.
 
     Args:
@@ -34,19 +31,11 @@ class CTranConfig(HeadConfig):
     least_unknown: float = Field(default=0.25, gt=0, le=1)
 
     @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
     def takes_known(self) -> bool:
         return True
 
-    @property
-    def labels_interact(self) -> bool:
-        return True
 
-
-class SrnConfig(HeadConfig):
+class SrnConfig(RelatingHeadConfig):
     """Spatial regularization network (Zhu et al., CVPR 2017): all labels' attention maps, read together.
 
     Args:
@@ -56,16 +45,8 @@ class SrnConfig(HeadConfig):
     kind: Literal["srn"] = "srn"
     width: PositiveInt = 512
 
-    @property
-    def has_attention(self) -> bool:
-        return True
 
-    @property
-    def labels_interact(self) -> bool:
-        return True
-
-
-class SstConfig(HeadConfig):
+class SstConfig(RelatingHeadConfig):
     """Spatial and semantic transformers (Chen et al., TIP 2022): one over positions, one over labels.
 
     Args:
@@ -85,16 +66,8 @@ class SstConfig(HeadConfig):
     feedforward: PositiveInt | None = None
     dropout: Probability = 0.1
 
-    @property
-    def has_attention(self) -> bool:
-        return True
 
-    @property
-    def labels_interact(self) -> bool:
-        return True
-
-
-class McarConfig(HeadConfig):
+class McarConfig(RelatingHeadConfig):
     """Multi-class attentional regions (Gao & Zhou, TIP 2021): a second look at the regions of the best labels.
 
     Args:
@@ -107,11 +80,3 @@ class McarConfig(HeadConfig):
     regions: PositiveInt = 4
     region_threshold: Probability = 0.5
     pooling: Literal["average", "weighted"] = "average"
-
-    @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
-    def labels_interact(self) -> bool:
-        return True

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import HeadDetails, as_tokens, on_grid
+from labelwise.heads.base import HeadDetails, as_tokens
 from labelwise.heads.registry import register_head
 from labelwise.heads.word_configs import AttentionPerLabelConfig
 from labelwise.heads.word_head import LabelVectors, WordHead, region_features
@@ -49,5 +49,4 @@ class AttentionPerLabelHead(WordHead):
 
     def details(self, x: Tensor) -> HeadDetails:
         logits, attention = self._run(x)
-        maps = on_grid(attention.transpose(1, 2), x)  # [B, N, H, W]
-        return HeadDetails(logits, self.label_query, attention_layers=(maps[:, None],))
+        return self.attended(logits, attention.transpose(1, 2), x)

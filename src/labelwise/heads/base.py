@@ -140,6 +140,10 @@ class Head(nn.Module):
         """The logits with attention and gates, if the head has any."""
         return HeadDetails(self(x), self.label_query)
 
+    def attended(self, logits: Tensor, attention: Tensor, x: Tensor) -> HeadDetails:
+        """`details` of a head with one attention over the tokens of `x` for each label: [B, N, T], sums to 1 over T."""
+        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(attention, x)[:, None],))
+
     def fold_constants(self, tokens: int) -> None:
         """Compute once, in place, what does not depend on the image. `heads.optimize` calls it on a copy in evaluation
         mode, which need not be trained or saved; `tokens` is the number of tokens to be fastest for."""

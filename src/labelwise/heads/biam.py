@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import HeadDetails, as_tokens, on_grid
+from labelwise.heads.base import HeadDetails, as_tokens
 from labelwise.heads.layers import Attention, Dropout, mlp
 from labelwise.heads.registry import register_head
 from labelwise.heads.word_configs import BiamConfig
@@ -40,8 +40,7 @@ class BiamHead(WordHead):
     def details(self, x: Tensor) -> HeadDetails:
         scores = self._scores(x)
         best = self._best(scores)
-        maps = on_grid(best.transpose(1, 2), x)  # [B, N, H, W]
-        return HeadDetails((scores * best).sum(dim=1), self.label_query, attention_layers=(maps[:, None],))
+        return self.attended((scores * best).sum(dim=1), best.transpose(1, 2), x)
 
     def _scores(self, x: Tensor) -> Tensor:
         """Every label's score in every region, m: [B, T, N]."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.heads.attention_configs import CTranConfig
-from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, mask_labels
+from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, mask_labels, on_grid
 from labelwise.heads.layers import EncoderLayer, PerQueryLinear
 from labelwise.heads.registry import register_head
 
@@ -44,11 +44,9 @@ class CTranHead(Head):
         """The attention of each label to the image, as a share of 1; its attention to other labels is left out."""
         record = Recorder()
         logits = self._run(x, known, record)
-        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
         to_image = [weights[:, :, -self.labels :, : -self.labels] for weights in record.attention]  # [B, heads, N, T]
         shares = [weights / weights.sum(dim=-1, keepdim=True) for weights in to_image]
-        layers = tuple(weights.unflatten(-1, (height, width)) for weights in shares)
-        return HeadDetails(logits, self.label_query, attention_layers=layers)
+        return HeadDetails(logits, self.label_query, attention_layers=tuple(on_grid(each, x) for each in shares))
 
     def draw_known(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         return mask_labels(targets, self.config.least_unknown)

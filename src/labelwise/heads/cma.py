@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words, on_grid
+from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
 from labelwise.heads.graph_configs import CmaConfig
 from labelwise.heads.graphs import LabelClassifier, as_attention, checked_cooccurrence, without_self
 from labelwise.heads.layers import mlp
@@ -50,8 +50,7 @@ class CmaHead(Head):
         return self._run(x)[0]
 
     def details(self, x: Tensor) -> HeadDetails:
-        logits, attention = self._run(x)
-        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(attention, x)[:, None],))
+        return self.attended(*self._run(x), x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]

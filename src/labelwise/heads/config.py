@@ -133,6 +133,18 @@ class HeadConfig(Config):
             )
 
 
+class RelatingHeadConfig(HeadConfig):
+    """Of heads that show where they looked, and in which a label's answer depends on the other labels."""
+
+    @property
+    def has_attention(self) -> bool:
+        return True
+
+    @property
+    def labels_interact(self) -> bool:
+        return True
+
+
 class TokensConfig(Config):
     """Backbone map [B, C, H, W] -> tokens [B, T, D].
 

@@ -6,24 +6,12 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from labelwise.heads.config import (
-    HeadConfig,
-    Probability,
-)
+from labelwise.heads.config import Probability, RelatingHeadConfig
+from labelwise.heads.word_configs import WordHeadConfig
 
 
-class LabelGraphConfig(HeadConfig):
-    """What the configs of heads on words and on statistics of the training table have in common.
-
-    Args:
-        word_dim: Length of the word vectors.
-    """
-
-    word_dim: PositiveInt | None = None
-
-    @property
-    def takes_words(self) -> bool:
-        return True
+class LabelGraphConfig(WordHeadConfig):
+    """Of heads on words and on statistics of the training table."""
 
     @property
     def takes_cooccurrence(self) -> bool:
@@ -68,7 +56,7 @@ class SsgrlConfig(LabelGraphConfig):
         return True
 
 
-class AddGcnConfig(HeadConfig):
+class AddGcnConfig(RelatingHeadConfig):
     """ADD-GCN (Ye et al., ECCV 2020): a graph of the labels that is made anew for every image.
 
     Args:
@@ -77,14 +65,6 @@ class AddGcnConfig(HeadConfig):
 
     kind: Literal["add-gcn"] = "add-gcn"
     dim: PositiveInt = 1024
-
-    @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
-    def labels_interact(self) -> bool:
-        return True
 
 
 class KssnetConfig(LabelGraphConfig):
@@ -125,7 +105,7 @@ class CmaConfig(LabelGraphConfig):
         return True
 
 
-class TdrgConfig(HeadConfig):
+class TdrgConfig(RelatingHeadConfig):
     """TDRG (Zhao et al., ICCV 2021): a transformer on the map, and a graph of the labels that it guides.
 
     Args:
@@ -144,11 +124,3 @@ class TdrgConfig(HeadConfig):
     feedforward: PositiveInt = 2048
     dropout: Probability = 0.0
     structural_weight: float = Field(default=0.7, ge=0, le=1)
-
-    @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
-    def labels_interact(self) -> bool:
-        return True

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import HeadDetails, LossTerms, as_tokens, on_grid
+from labelwise.heads.base import HeadDetails, LossTerms, as_tokens
 from labelwise.heads.registry import register_head
 from labelwise.heads.word_configs import AttentionPerClusterConfig, LesaConfig
 from labelwise.heads.word_head import LabelVectors, WordHead, region_features
@@ -53,8 +53,7 @@ class SharedAttentionHead(WordHead):
     def details(self, x: Tensor) -> HeadDetails:
         scores, e, _ = self.scores(x)
         chosen = self.selection(scores)[:, :, None].expand(-1, -1, e.shape[2])  # [B, N, T]
-        maps = on_grid(e.softmax(dim=2).gather(1, chosen), x)
-        return HeadDetails(self.selected(scores), self.label_query, attention_layers=(maps[:, None],))
+        return self.attended(self.selected(scores), e.softmax(dim=2).gather(1, chosen), x)
 
 
 @register_head(LesaConfig)

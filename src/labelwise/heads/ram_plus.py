@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words
+from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words, on_grid
 from labelwise.heads.layers import Dropout
 from labelwise.heads.registry import register_head
 from labelwise.heads.text_configs import RamPlusConfig
@@ -89,13 +89,11 @@ class RamPlusHead(Head):
         return self._logits(x)
 
     def details(self, x: Tensor) -> HeadDetails:
-        grid = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
         record = Recorder()
         logits = self._logits(x, record)
         # The first token is the average of the map, and belongs nowhere on it.
         on_map = [weights[..., 1:] / weights[..., 1:].sum(dim=-1, keepdim=True) for weights in record.attention]
-        maps = tuple(weights.unflatten(-1, grid) for weights in on_map)
-        return HeadDetails(logits, self.label_query, attention_layers=maps)
+        return HeadDetails(logits, self.label_query, attention_layers=tuple(on_grid(each, x) for each in on_map))
 
     def _logits(self, x: Tensor, record: Recorder | None = None) -> Tensor:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]

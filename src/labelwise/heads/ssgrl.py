@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words, on_grid
+from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
 from labelwise.heads.folding import Known
 from labelwise.heads.graph_configs import SsgrlConfig
 from labelwise.heads.graphs import LabelClassifier, checked_cooccurrence, without_self
@@ -48,8 +48,7 @@ class SsgrlHead(Head):
         return self._run(x)[0]
 
     def details(self, x: Tensor) -> HeadDetails:
-        logits, attention = self._run(x)
-        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(attention, x)[:, None],))
+        return self.attended(*self._run(x), x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]

@@ -54,11 +54,7 @@ class SstHead(Head):
 
     def details(self, x: Tensor) -> HeadDetails:
         """The maps by which the tokens are disentangled."""
-        logits, attention = self._run(x)
-        height, width = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
-        return HeadDetails(
-            logits, self.label_query, attention_layers=(attention.unflatten(-1, (height, width))[:, None],)
-        )
+        return self.attended(*self._run(x), x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [B, N] and the attention of every label [B, N, T]."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, on_grid
+from labelwise.heads.base import Head, HeadDetails, as_tokens
 from labelwise.heads.graph_configs import TdrgConfig
 from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes, as_attention
 from labelwise.heads.layers import EncoderLayer
@@ -46,7 +46,7 @@ class TdrgHead(Head):
 
     def details(self, x: Tensor) -> HeadDetails:
         logits, masks = self._run(x)
-        return HeadDetails(logits, self.label_query, attention_layers=(on_grid(as_attention(masks), x)[:, None],))
+        return self.attended(logits, as_attention(masks), x)
 
     def training_targets(self, targets: Tensor) -> Tensor:
         return targets.repeat(4, 1) if self.training else targets

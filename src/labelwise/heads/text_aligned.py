@@ -87,12 +87,10 @@ class TextAlignedHead(Head):
         return self._mixed(self._similar(image), self._similar(self._alone(tokens)) if self.has_patches else None)
 
     def details(self, x: Tensor) -> HeadDetails:
-        grid = x.shape[2:] if x.dim() == 4 else (1, x.shape[1])
         image, tokens = self._pooled(x)
         patches = self._similar(self._alone(tokens))  # [B, T, N]
-        attention = patches.softmax(dim=1).transpose(1, 2).unflatten(-1, grid)  # [B, N, H, W]
         logits = self._mixed(self._similar(image), patches)
-        return HeadDetails(logits, self.label_query, attention_layers=(attention.unsqueeze(1),))
+        return self.attended(logits, patches.softmax(dim=1).transpose(1, 2), x)
 
     def fold_constants(self, tokens: int) -> None:
         self.texts = nn.Parameter(self._texts(), requires_grad=False)

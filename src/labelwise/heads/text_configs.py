@@ -6,13 +6,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from labelwise.heads.config import (
-    HeadConfig,
-    Probability,
-)
+from labelwise.heads.config import Probability
+from labelwise.heads.word_configs import RegionHeadConfig
 
 
-class TextAlignedConfig(HeadConfig):
+class TextAlignedConfig(RegionHeadConfig):
     """Similarity of image and patches to the labels' texts (CLIP, SigLIP), with trained prompts.
 
     Args:
@@ -29,7 +27,6 @@ class TextAlignedConfig(HeadConfig):
     """
 
     kind: Literal["text-aligned"] = "text-aligned"
-    word_dim: PositiveInt | None = None
     pool: Literal["mean", "token", "attention"] = "mean"
     project: bool = True
     attention_heads: PositiveInt = 12
@@ -39,19 +36,11 @@ class TextAlignedConfig(HeadConfig):
     train_projection: bool = True
 
     @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
-    def takes_words(self) -> bool:
-        return True
-
-    @property
     def unused_options(self) -> set[str]:
         return set() if self.pool == "attention" else {"attention_heads", "feedforward", "activation"}
 
 
-class RamPlusConfig(HeadConfig):
+class RamPlusConfig(RegionHeadConfig):
     """RAM++ (Huang et al. 2023): descriptions of tags, mixed by the image, read the map. For its released weights.
 
     Args:
@@ -65,18 +54,9 @@ class RamPlusConfig(HeadConfig):
     """
 
     kind: Literal["ram-plus"] = "ram-plus"
-    word_dim: PositiveInt | None = None
     descriptions: PositiveInt = 51
     dim: PositiveInt = 768
     attention_heads: PositiveInt = 4
     feedforward: PositiveInt = 3072
     decoder_layers: PositiveInt = 2
     dropout: Probability = 0.1
-
-    @property
-    def has_attention(self) -> bool:
-        return True
-
-    @property
-    def takes_words(self) -> bool:
-        return True

@@ -6,14 +6,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from labelwise.heads.config import (
-    HeadConfig,
-    Probability,
-)
+from labelwise.heads.config import HeadConfig, Probability
 
 
 class WordHeadConfig(HeadConfig):
-    """Options of heads that are built from the labels' word vectors alone: their labels may change after training.
+    """Of heads that are built from the labels' word vectors.
 
     Args:
         word_dim: Length of the word vectors.
@@ -23,6 +20,14 @@ class WordHeadConfig(HeadConfig):
 
     @property
     def takes_words(self) -> bool:
+        return True
+
+
+class RegionHeadConfig(WordHeadConfig):
+    """Of those that show where they looked."""
+
+    @property
+    def has_attention(self) -> bool:
         return True
 
 
@@ -54,7 +59,7 @@ class Fast0TagConfig(WordHeadConfig):
     dropout: Probability = 0.0
 
 
-class AttentionPerLabelConfig(WordHeadConfig):
+class AttentionPerLabelConfig(RegionHeadConfig):
     """One attention per label, made from its word by bilinear attention (Kim, Jun & Zhang, NeurIPS 2018).
 
     Args:
@@ -67,12 +72,8 @@ class AttentionPerLabelConfig(WordHeadConfig):
     dim: PositiveInt | None = None
     rank: PositiveInt = 256
 
-    @property
-    def has_attention(self) -> bool:
-        return True
 
-
-class AttentionPerClusterConfig(WordHeadConfig):
+class AttentionPerClusterConfig(RegionHeadConfig):
     """One attention per cluster of labels whose words are close: a baseline of LESA's paper.
 
     Args:
@@ -85,12 +86,8 @@ class AttentionPerClusterConfig(WordHeadConfig):
     dim: PositiveInt | None = None
     attentions: PositiveInt = 10
 
-    @property
-    def has_attention(self) -> bool:
-        return True
 
-
-class LesaConfig(WordHeadConfig):
+class LesaConfig(RegionHeadConfig):
     """LESA (Huynh & Elhamifar, CVPR 2020): labels select among shared attentions.
 
     Args:
@@ -110,12 +107,8 @@ class LesaConfig(WordHeadConfig):
     relevance: float = Field(default=0.032, ge=0)
     distribution: float = Field(default=0.1, ge=0)
 
-    @property
-    def has_attention(self) -> bool:
-        return True
 
-
-class BiamConfig(WordHeadConfig):
+class BiamConfig(RegionHeadConfig):
     """BiAM (Narayan et al., ICCV 2021): regions enriched by region and scene context, each label read from its best.
 
     Args:
@@ -137,10 +130,6 @@ class BiamConfig(WordHeadConfig):
     top_regions: PositiveInt = 6
     dropout: Probability = 0.1
     scene_dropout: Probability = 0.2
-
-    @property
-    def has_attention(self) -> bool:
-        return True
 
 
 class SdlConfig(WordHeadConfig):

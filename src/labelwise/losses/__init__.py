@@ -72,6 +72,7 @@ BUILT_IN = (
     *("em", "role", "gpr"),
 )
 REMEMBERING = ("em", "role")  # something of each image, so that images are not mixed and one process sees all of them
+USING_UNKNOWN = (*REMEMBERING, "gpr", "csl")  # they learn from labels that nobody has looked for
 
 __getattr__ = lazy_imports(__name__, __file__)
 

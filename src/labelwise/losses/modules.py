@@ -113,7 +113,7 @@ class Loss(nn.Module):
         self, logits: Tensor, targets: Tensor, image_weights: Tensor | None, rows: Tensor | None = None
     ) -> Tensor:
         """The loss with a weight for every image [B]: "mean" is then the mean of weight times loss. None: as usual."""
-        given = (logits, targets, rows) if self.remembers else (logits, targets)
+        given = (logits, targets) if rows is None else (logits, targets, rows)
         if image_weights is None:
             loss: Tensor = self(*given)
             return loss

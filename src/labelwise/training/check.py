@@ -7,7 +7,7 @@ from typing import Any
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.registry import preset, with_options
-from labelwise.losses import REMEMBERING, check_loss
+from labelwise.losses import REMEMBERING, USING_UNKNOWN, check_loss
 from labelwise.training.recipe import Recipe
 from labelwise.words.config import tower_words
 
@@ -36,7 +36,7 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
         )
-    uses_unknown = recipe.loss.name in (*REMEMBERING, "gpr", "csl") or recipe.loss.options.get("unknown") == "negative"
+    uses_unknown = recipe.loss.name in USING_UNKNOWN or recipe.loss.options.get("unknown") == "negative"
     if head.takes_known and uses_unknown:
         raise LabelwiseError(
             "this head hides the labels that it is told from the loss, which takes them for unknown and learns from "

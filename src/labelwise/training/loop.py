@@ -187,8 +187,8 @@ class Trainer:
         optimizes = self._optimizes_after(number)
         with self.fabric.no_backward_sync(self.module, enabled=not optimizes):
             terms = self.head.loss_terms(self._forward(inputs, options), targets)
-            rows = rows.to(self.fabric.device)
-            loss = self.loss.weighted(terms.logits, terms.targets, terms.image_weights, rows) + terms.penalty
+            remembered = rows.to(self.fabric.device) if self.loss.remembers else None
+            loss = self.loss.weighted(terms.logits, terms.targets, terms.image_weights, remembered) + terms.penalty
             with fixed_statistics(self.plain) if recipe.grad_checkpointing else nullcontext():
                 self.fabric.backward(loss * self._loss_scale(number))
         value = float(loss.detach())

@@ -18,7 +18,7 @@ from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.core.tables import html_table, to_frame
-from labelwise.data.sources import as_table, open_data
+from labelwise.data.sources import as_table, open_data, open_images
 from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
@@ -167,7 +167,7 @@ class Run(os.PathLike[str]):
         """Measure the model on a split of `data`.
 
         Args:
-            data: A path, `format:path`, a DataFrame or a table; by default the data that the run was trained on.
+            data: A path, `format:path`, shards, a DataFrame or a table; by default the data of the training.
             split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
                 table without splits.
             bootstrap: Samples for the confidence intervals; 0 for none.
@@ -179,7 +179,9 @@ class Run(os.PathLike[str]):
             raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
         from labelwise.evaluation.evaluate import evaluate
 
-        whole = self.with_splits(as_table(source))
+        whole: AnyTable = open_images(source) if isinstance(source, str | Path) else as_table(source)
+        if isinstance(whole, LabelTable):  # shards have splits of their own
+            whole = self.with_splits(whole)
         split = whole.chosen_split(split)
         table = whole.part(split)
         model = self.model()

@@ -125,7 +125,7 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
     outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
     skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
     if skipped:
-        display.say(f"{counted(len(skipped), 'image')} could not be decoded and were left out, e.g. {min(skipped)[1]}")
+        display.say(f"left out {counted(len(skipped), 'image')} that cannot be decoded, e.g. {min(skipped)[1]}")
     if fabric.is_global_zero:
         model.config, unsure = finished_config(model, trainer, recipe, outputs, len(skipped))
         if splits and outputs and held_out is not None:
