@@ -1,15 +1,16 @@
-"""A study: every head on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
+"""A study: heads on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
 
     python benchmarks/study.py voc tune --data voc:/data/VOCdevkit --out study/tune --json docs/results/voc-tuning.json
     python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
 
-benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on. `tune` tries the
-settings of each head; `test` trains with the settings that won and measures once on test, with several seeds, first
-one seed of every row, then the next; `compare` takes the rows of `test` in pairs, on the same halves of the test
-images; `alone` compares some with a separate model for each label. `--rows` runs some of the rows. Finished runs are
-kept: stop and start as you like. `labelwise report` compares the folders of any runs.
+benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on; the studies
+`methods_voc` and `methods_coco` have one row for every head. `tune` tries the settings of each head; `test` trains with
+the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
+`compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
+separate model for each label. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
+`labelwise report` compares the folders of any runs.
 """
 
 from __future__ import annotations
@@ -34,27 +35,33 @@ from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.files import atomic_write
 from labelwise.evaluation import paired_difference
 from labelwise.evaluation.bootstrap import Draws
+from labelwise.heads.registry import preset
 from labelwise.runtime.run_files import MODEL
 from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import Run, read_history
 
+STUDIES = ("voc", "coco", "methods_voc", "methods_coco")
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
 
 
 def read_study(name: str) -> dict[str, Any]:
     """The rows of a study, and the settings of its stages."""
     study: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"study_{name}.yaml").read_text(encoding="utf-8"))
+    if isinstance(study["rows"], str):  # those of another study
+        study["rows"] = read_study(study["rows"])["rows"]
+    if "reference" in study:
+        study["compare"] = [[row, study["reference"]] for row in study["rows"] if row != study["reference"]]
     return study
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=("voc", "coco"))
+    parser.add_argument("study", choices=STUDIES)
     parser.add_argument("stage", choices=("tune", "test", "compare", "alone"))
     parser.add_argument("--data")
-    parser.add_argument("--words", help="word vectors of the labels, for rows with word queries")
+    parser.add_argument("--words", help="word vectors of the labels, for rows on words")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, with wildcards")
@@ -123,8 +130,9 @@ def start(
     settings: dict[str, Any], rows: dict[str, dict[str, Any]], arguments: argparse.Namespace, seed: int
 ) -> dict[str, Any]:
     """What a row starts from: `after` another one, that one's model with the same seed (of its trials, the winner);
-    with word queries, the words."""
-    if settings["set"].get("model.options.queries") == "words":
+    on words, the words."""
+    chosen = settings["set"]
+    if chosen.get("model.options.queries") == "words" or preset(chosen["model.head"]).takes_words:
         return {"model.words": arguments.words}
     if "after" not in settings:
         return {}
@@ -201,7 +209,7 @@ def differences(runs: list[dict[str, Any]], study: dict[str, Any], out: Path) ->
             | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
             | {"of_seeds": of_seeds}
         )
-        if [row, reference] in study["compare_labels"]:
+        if [row, reference] in study.get("compare_labels", []):
             gaps = ours.whole_average_precision - theirs.whole_average_precision
             found[-1]["labels"] = difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))
     return found
