@@ -4,12 +4,14 @@
     python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
+    python benchmarks/study.py methods_voc cost --out study/methods --json docs/results/methods-voc.json
 
 benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on; the studies
 `methods_voc` and `methods_coco` have one row for every head. `tune` tries the settings of each head; `test` trains with
 the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
 `compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
-separate model for each label. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
+separate model for each label; `cost` times a training step and an answer of every head of `test`, in turns, on as many
+threads as OMP_NUM_THREADS says. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
 `labelwise report` compares the folders of any runs.
 """
 
@@ -20,22 +22,26 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
+from torch import Tensor
 
+from labelwise import load_model, losses
 from labelwise.analysis.comparison import difference_as_dict, difference_rows, label_differences
 from labelwise.analysis.measured import measure_runs, report_data
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.files import atomic_write
+from labelwise.engines.measure import in_turns
 from labelwise.evaluation import paired_difference
 from labelwise.evaluation.bootstrap import Draws
-from labelwise.heads.registry import preset
+from labelwise.heads import Head, optimize, preset
 from labelwise.runtime.run_files import MODEL
 from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
@@ -43,6 +49,7 @@ from labelwise.training import load_recipe
 from labelwise.training.run import Run, read_history
 
 STUDIES = ("voc", "coco", "methods_voc", "methods_coco")
+AFTERWARDS = ("compare", "alone", "cost")  # stages that use the runs of `test`
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
 
 
@@ -59,7 +66,7 @@ def read_study(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("stage", choices=("tune", "test", "compare", "alone"))
+    parser.add_argument("stage", choices=("tune", "test", *AFTERWARDS))
     parser.add_argument("--data")
     parser.add_argument("--words", help="word vectors of the labels, for rows on words")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
@@ -71,11 +78,13 @@ def main() -> None:
 
     study = read_study(arguments.study)
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
-    if arguments.stage in ("compare", "alone"):
+    if arguments.stage in AFTERWARDS:
         if arguments.stage == "compare":
             result["differences"] = differences(result["runs"], study, arguments.out)
-        else:
+        elif arguments.stage == "alone":
             result["alone"] = transfers(study["alone"], arguments.out)
+        else:
+            result["costs"] = costs(study, arguments.out)
         write(result, arguments.json)
         return
     runs = plan(study, arguments)
@@ -245,6 +254,45 @@ def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
             (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
             found.append({"row": row} | negative_transfer(measured).to_dict(measured.labels))
     return found
+
+
+def costs(study: dict[str, Any], out: Path) -> dict[str, dict[str, float]]:
+    """Milliseconds of each finished row's head for a batch of maps: a training step, and an answer when optimised.
+
+    All rows in turns, so that other work on the machine slows them alike. The backbone and reading are not in it.
+    """
+    batch = study["always"]["batch_size"]
+    steps, answers = {}, {}
+    for row in study["rows"]:
+        folder = out / f"{row}_seed-0"
+        if not (folder / MODEL).exists():
+            continue
+        model = load_model(folder)
+        size = model.config.preprocessing.size
+        with torch.no_grad():
+            maps = model.backbone(torch.rand(1, 3, size, size)).repeat(batch, 1, 1, 1)  # [B, C, H, W]
+        answers[row] = partial(answer, optimize(model.head, maps[0, 0].numel()), maps)
+        steps[row] = partial(step, model.head.train(), torch.optim.AdamW(model.head.parameters()), maps)
+    times = {"train_ms": in_turns(steps, seconds=0), "answer_ms": in_turns(answers, seconds=0)}
+    return {row: {"batch": batch, **{name: each[row].best for name, each in times.items()}} for row in steps}
+
+
+def step(head: Head, optimizer: torch.optim.Optimizer, maps: Tensor) -> None:
+    """A step of the training loop, with random labels."""
+    targets = (torch.rand(len(maps), head.labels) < 0.1).float()
+    known = {}
+    if head.takes_known:
+        known["known"], targets = head.draw_known(targets)
+    terms = head.loss_terms(head(maps, **known), targets)
+    loss = losses.create("asymmetric").weighted(terms.logits, terms.targets, terms.image_weights) + terms.penalty
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+@torch.inference_mode()
+def answer(head: torch.nn.Module, maps: Tensor) -> None:
+    head(maps)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ python benchmarks/study_figure.py
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -63,13 +63,23 @@ def draw_heads(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
     axes.grid(axis="x", alpha=0.3)
 
 
-def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]], to_the_left: Collection[str]) -> None:
+def draw_costs(
+    axes: Axes,
+    found: dict[str, list[dict[str, Any]]],
+    to_the_left: Collection[str],
+    names: Mapping[str, str] = NAMES,
+    *,
+    log: bool = False,
+) -> None:
+    """The mean of each row against the multiply-adds of its head; `log`: where these differ by orders of magnitude."""
+    if log:
+        axes.set_xscale("log")
     for name, same in found.items():
         score, cost = mean(run["mAP"] for run in same), same[0]["head_macs"] / 1e6
         axes.plot(cost, score, "o", color="tab:blue")
         right = name not in to_the_left
         axes.annotate(
-            NAMES[name],
+            names[name],
             (cost, score),
             xytext=(6 if right else -6, RAISED.get(name, 0)),
             textcoords="offset points",
