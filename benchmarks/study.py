@@ -4,14 +4,13 @@
     python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
-    python benchmarks/study.py methods_voc cost --out study/methods --json docs/results/methods-voc.json
 
 benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on; the studies
 `methods_voc` and `methods_coco` have one row for every head. `tune` tries the settings of each head; `test` trains with
 the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
 `compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
-separate model for each label; `cost` times a training step and an answer of every head of `test`, in turns, on as many
-threads as OMP_NUM_THREADS says. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
+separate model for each label; `cost` times a training step and an answer of every head, in turns, on as many threads as
+OMP_NUM_THREADS says. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
 `labelwise report` compares the folders of any runs.
 """
 
@@ -33,11 +32,12 @@ import torch
 import yaml
 from torch import Tensor
 
-from labelwise import load_model, losses
+from labelwise import losses
 from labelwise.analysis.comparison import difference_as_dict, difference_rows, label_differences
 from labelwise.analysis.measured import measure_runs, report_data
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.files import atomic_write
+from labelwise.data import open_data
 from labelwise.engines.measure import in_turns
 from labelwise.evaluation import paired_difference
 from labelwise.evaluation.bootstrap import Draws
@@ -47,6 +47,7 @@ from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import Run, read_history
+from labelwise.training.setup import build_model
 
 STUDIES = ("voc", "coco", "methods_voc", "methods_coco")
 AFTERWARDS = ("compare", "alone", "cost")  # stages that use the runs of `test`
@@ -84,7 +85,8 @@ def main() -> None:
         elif arguments.stage == "alone":
             result["alone"] = transfers(study["alone"], arguments.out)
         else:
-            result["costs"] = costs(study, arguments.out)
+            arguments.stage, arguments.seeds = "test", [0]
+            result["costs"] = costs(plan(study, arguments))
         write(result, arguments.json)
         return
     runs = plan(study, arguments)
@@ -256,24 +258,22 @@ def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def costs(study: dict[str, Any], out: Path) -> dict[str, dict[str, float]]:
-    """Milliseconds of each finished row's head for a batch of maps: a training step, and an answer when optimised.
+def costs(runs: list[PlannedRun]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each row's head for a batch of maps: a training step, and an answer when optimised.
 
     All rows in turns, so that other work on the machine slows them alike. The backbone and reading are not in it.
     """
-    batch = study["always"]["batch_size"]
+    table = open_data(runs[0].recipe.data.source or "")
     steps, answers = {}, {}
-    for row in study["rows"]:
-        folder = out / f"{row}_seed-0"
-        if not (folder / MODEL).exists():
-            continue
-        model = load_model(folder)
+    for run in runs:
+        model, row = build_model(run.recipe, table.labels, table).eval(), run.settings["row"]
         size = model.config.preprocessing.size
         with torch.no_grad():
-            maps = model.backbone(torch.rand(1, 3, size, size)).repeat(batch, 1, 1, 1)  # [B, C, H, W]
+            maps = model.backbone(torch.rand(1, 3, size, size)).repeat(run.recipe.batch_size, 1, 1, 1)  # [B, C, H, W]
         answers[row] = partial(answer, optimize(model.head, maps[0, 0].numel()), maps)
         steps[row] = partial(step, model.head.train(), torch.optim.AdamW(model.head.parameters()), maps)
     times = {"train_ms": in_turns(steps, seconds=0), "answer_ms": in_turns(answers, seconds=0)}
+    batch = runs[0].recipe.batch_size
     return {row: {"batch": batch, **{name: each[row].best for name, each in times.items()}} for row in steps}
 
 

@@ -68,12 +68,8 @@ def draw_costs(
     found: dict[str, list[dict[str, Any]]],
     to_the_left: Collection[str],
     names: Mapping[str, str] = NAMES,
-    *,
-    log: bool = False,
 ) -> None:
-    """The mean of each row against the multiply-adds of its head; `log`: where these differ by orders of magnitude."""
-    if log:
-        axes.set_xscale("log")
+    """The mean of each row against the multiply-adds of its head."""
     for name, same in found.items():
         score, cost = mean(run["mAP"] for run in same), same[0]["head_macs"] / 1e6
         axes.plot(cost, score, "o", color="tab:blue")

@@ -57,6 +57,19 @@ def test_every_head_is_a_method_with_as_many_trials_as_the_others(study: Any, tm
     assert all(each == same[0] for each in same)
 
 
+@pytest.mark.parametrize("data", ["voc", "coco"])
+def test_rows_taken_from_the_studies_of_query_heads_have_the_same_settings(
+    study: Any, tmp_path: Path, data: str
+) -> None:
+    def recipes(name: str, rows: list[str]) -> dict[str, Any]:
+        runs = study.plan(study.read_study(name), asked("test", tmp_path, rows=rows, seeds=[0]))
+        return {run.settings["row"]: run.recipe for run in runs}
+
+    same = import_module("methods_page").SAME
+    ours, theirs = recipes(f"methods_{data}", [*same]), recipes(data, [*same.values()])
+    assert [ours[row] == theirs[other] for row, other in same.items()] == [True] * len(same)
+
+
 def test_every_row_has_its_first_seed_before_any_has_its_second(study: Any, tmp_path: Path) -> None:
     coco = study.read_study("coco")
     runs = study.plan(coco, asked("test", tmp_path))
@@ -124,7 +137,8 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
     report = tmp_path / "study.json"
     where = ["--out", str(tmp_path / "runs"), "--json", str(report)]
-    for stage in (["test", "--data", str(sample.source), "--seeds", "0"], ["compare"], ["alone"], ["cost"]):
+    data = ["--data", str(sample.source)]
+    for stage in (["test", *data, "--seeds", "0"], ["compare"], ["alone"], ["cost", *data]):
         monkeypatch.setattr(sys, "argv", ["study.py", "coco", *stage, *where])
         study.main()
     found = json.loads(report.read_text())
