@@ -6,7 +6,7 @@ python benchmarks/study_figure.py
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -63,19 +63,13 @@ def draw_heads(axes: Axes, found: dict[str, list[dict[str, Any]]]) -> None:
     axes.grid(axis="x", alpha=0.3)
 
 
-def draw_costs(
-    axes: Axes,
-    found: dict[str, list[dict[str, Any]]],
-    to_the_left: Collection[str],
-    names: Mapping[str, str] = NAMES,
-) -> None:
-    """The mean of each row against the multiply-adds of its head."""
+def draw_costs(axes: Axes, found: dict[str, list[dict[str, Any]]], to_the_left: Collection[str]) -> None:
     for name, same in found.items():
         score, cost = mean(run["mAP"] for run in same), same[0]["head_macs"] / 1e6
         axes.plot(cost, score, "o", color="tab:blue")
         right = name not in to_the_left
         axes.annotate(
-            names[name],
+            NAMES[name],
             (cost, score),
             xytext=(6 if right else -6, RAISED.get(name, 0)),
             textcoords="offset points",
