@@ -45,7 +45,7 @@ def test_table(name: str) -> str:
             against(gaps.get(head)),
             f"{row['head_parameters'] / 1e6:.2f}",
             f"{row['head_macs'] / 1e6:.1f}",
-            *speed(head, IMAGES[name]),
+            *speed(name, head),
         ]
         for head, row in found.items()
     ]
@@ -64,13 +64,12 @@ def against(found: dict[str, Any] | None) -> str:
     return f"**{shown}**" if low > 0 or high < 0 else shown
 
 
-def speed(row: str, images: int) -> list[str]:
+def speed(name: str, head: str) -> list[str]:
     """Minutes that a training computes in the head, and images a second that the optimised head answers."""
-    cost = results("methods-voc").get("costs", {}).get(row)
+    cost = results(f"methods-{name}").get("costs", {}).get(head)
     if cost is None:
         return ["", ""]
-    epochs = read_study("methods_voc")["always"]["epochs"]
-    minutes = cost["train_ms"] * epochs * images / cost["batch"] / 60e3
+    minutes = cost["train_ms"] * read_study(f"methods_{name}")["always"]["epochs"] * IMAGES[name] / cost["batch"] / 60e3
     return [f"{minutes:.1f}", f"{cost['batch'] / cost['answer_ms'] * 1e3:,.0f}"]
 
 
@@ -92,7 +91,7 @@ def trials_table() -> str:
         ]
         for name, settings in rows.items()
     ]
-    said = f"\n\nNo trial yet: {', '.join(missing)}." if missing else ""
+    said = f"\n\nNo trial yet, and the lower rate in the table: {', '.join(missing)}." if missing else ""
     return table(["head", "learning rate: mAP on val", "in the table"], lines) + said
 
 
