@@ -92,7 +92,7 @@ def make(folder: Path, voc: Path) -> None:
     lw.export(bundled / PYTORCH, out=bundled, half=True, overwrite=True)
 
     measured: dict[str, dict[str, Any]] = {}
-    for name, source in (("float32", bundled / PYTORCH), ("bundled", bundled)):
+    for name, source in (("bundled-float32", bundled / PYTORCH), ("bundled", bundled)):
         for data, where in (("coco", folder / "photos.csv"), ("voc", f"voc:{voc}")):
             result = lw.evaluate(source, where, split="test").to_dict()
             public = {"coco": "MS-COCO", "voc": "voc:VOCdevkit"}[data]
