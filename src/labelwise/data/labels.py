@@ -94,7 +94,7 @@ def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = F
     >>> match_labels(table, ["couch", "fox", "dining table", "cat"]).target(0).tolist()
     [1, -1, 0, 0]
     """
-    table = _respelt(table, labels)
+    table = respelt(table, labels)
     extra = labels_not_in(labels, table.labels)
     source = table.source or "the data"
     if len(extra) == len(table.labels):
@@ -173,7 +173,7 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     )
 
 
-def _respelt(table: _Table, labels: Sequence[str]) -> _Table:
+def respelt(table: _Table, labels: Sequence[str]) -> _Table:
     """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
 
     def by_key(names: Sequence[str]) -> dict[str, str]:

@@ -158,7 +158,8 @@ class HeadOnEngine:
     @torch.inference_mode()
     def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
         maps = torch.from_numpy(run_full_batch(self._backbone, images, self._batch_size))
-        logits: Floats = self._model.head(maps).numpy()
+        further = {} if known is None else {"known": torch.from_numpy(known)}
+        logits: Floats = self._model.head(maps, **further).numpy()
         return logits
 
 
