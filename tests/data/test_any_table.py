@@ -207,6 +207,12 @@ CASES: dict[str, Given] = {
         {"1.jpg": "cat", "2.jpg": "cat", "3.jpg": "cat dog"},
         options={"merge_variants": "yes"},
     ),
+    "variants, joined and sorted": Given(
+        "image,labels\n1.jpg,Cat|Dog\n2.jpg,cat\n3.jpg,cat\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "Dog cat", "2.jpg": "cat", "3.jpg": "cat"},
+        options={"merge_variants": "yes"},
+    ),
     # rows
     "wrong quotes in a column that nobody needs": Given(
         QUOTES,
