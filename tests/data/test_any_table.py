@@ -401,5 +401,5 @@ def test_labels_are_sorted_as_people_sort_them(tmp_path: Path) -> None:
 def test_a_given_list_stays_binding_where_variants_are_joined(tmp_path: Path) -> None:
     path = written(tmp_path, Given("image,labels\n1.jpg,Cat|dog\n", "1.jpg", ""))
     assert open_data(path, labels=["dog", "cat"], merge_variants=True).target(0).tolist() == [1, 1]
-    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dog'; did you mean 'dgo'"):
+    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dgo'; did you mean 'dog'"):
         open_data(path, labels=["dgo", "cat"], merge_variants=True)

@@ -88,7 +88,9 @@ class Advice:
                 f"{counted(len(self.fails), 'label')} of {judged} that can be judged: more than two mistakes for each "
                 "hit (F1 below 50)."
             )
-        which = "the only label that can be judged has" if judged == 1 else f"all {judged} labels that can be judged have"
+        which = (
+            f"all {judged} labels that can be judged have" if judged > 1 else "the only label that can be judged has"
+        )
         return f"None: {which} an F1 of 50 or more." if judged else ""
 
 

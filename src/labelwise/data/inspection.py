@@ -22,7 +22,7 @@ from labelwise.data.decode import decode_many
 from labelwise.data.images import BadImage
 from labelwise.data.labels import label_variants, variant_key
 from labelwise.data.readers.finding import folder_of_missing
-from labelwise.data.sources import as_table, is_frame, parse_source
+from labelwise.data.sources import as_table, is_frame, parse_source, read_data
 from labelwise.data.splitting import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
 
@@ -196,7 +196,7 @@ def _missing_fix(data: Any, reader: dict[str, Any], table: LabelTable, missing: 
     is_elsewhere = 2 * len(missing) > len(table) and not isinstance(data, LabelTable)
     for option in ("root", "images_folder") if is_elsewhere else ():  # where most are found, few were moved or lost
         with suppress(LabelwiseError):
-            again = as_table(data, **{**reader, option: folder})
+            again = read_data(data, **{**reader, option: folder})
             if len(_missing_images(again)) < len(missing):
                 return f"{lie}: read it with {option}={folder}" + (f" (--root {folder})." if option == "root" else ".")
     return f"{lie}."

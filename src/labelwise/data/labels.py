@@ -90,7 +90,7 @@ def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = F
     >>> match_labels(table, ["dog", "fox", "dining table", "cat"]).target(0).tolist()
     [1, -1, 0, 0]
     """
-    table = _respelt(table, labels)
+    table = respelt(table, labels)
     extra = labels_not_in(labels, table.labels)
     source = table.source or "the data"
     if len(extra) == len(table.labels):
@@ -171,7 +171,7 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     )
 
 
-def _respelt(table: _Table, labels: Sequence[str]) -> _Table:
+def respelt(table: _Table, labels: Sequence[str]) -> _Table:
     """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
 
     def by_key(names: Sequence[str]) -> dict[str, str]:
@@ -193,4 +193,3 @@ def labels_not_in(these: Sequence[str], names: Sequence[str]) -> list[str]:
     """Those of `names` that are not in `these`, in order."""
     known = set(these)
     return [name for name in names if name not in known]
-

@@ -12,7 +12,7 @@ import numpy as np
 from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
-from labelwise.data.labels import labels_not_in, match_labels
+from labelwise.data.labels import labels_not_in, match_labels, respelt
 from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
@@ -39,7 +39,7 @@ class MeasuredModel:
 
     Attributes:
         config: The model's config, with the calibration and thresholds that were used.
-        samples: How many bootstrap samples were drawn.
+        samples: How many random halves of the images were drawn for the intervals.
         bad_images: Images that could not be decoded.
         labels_ignored: Labels of the data that the model was not asked about.
         data: Where the table came from.
@@ -90,11 +90,11 @@ class Evaluation(MeasuredModel):
 
     Attributes:
         scores: All metrics as fractions, and the counts they rest on.
-        confidence: A percentile interval per metric, as fractions; empty without bootstrap samples.
+        confidence: An interval per metric, as fractions; empty without samples.
         ece_before: Expected calibration error of the uncalibrated scores, as a fraction.
         ece_after: The same with the model's temperature and offset.
         labels_not_in_data: Labels of the model that the data does not have: unknown in every image.
-        draws: The bootstrap samples; a paired comparison subtracts them.
+        draws: The samples; a paired comparison subtracts them.
         fitted: What was fitted for this evaluation, and on which split.
         conventions: All metrics as other lines of work compute them, by their names (`metrics.scores_as`): at 0.5 on
             uncalibrated scores.
@@ -183,6 +183,7 @@ def measure(
     conventions: Sequence[str] = (),
 ) -> Evaluation:
     """`evaluate` for predictions of `table` that are there already: the model itself is not needed."""
+    table = respelt(table, config.labels)
     matched = match_labels(table, config.labels, ignore_extra=ignore_extra_labels)
     targets = matched.targets(predictions.rows)  # [m, N]
     scores = probabilities(predictions.logits, config)

@@ -175,12 +175,13 @@ def test_mistakes_name_the_row_and_the_fix(write: Write, mistake: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_label_typo_against_a_given_list(write: Write) -> None:
-    path = write("image,labels\na.jpg,cat\nb.jpg,cat|dgo\n")
-    with pytest.raises(
-        LabelwiseError, match=r"photos\.csv row 3: unknown label 'dgo'; did you mean 'dog'\? \(dog, cat, cow\)"
-    ):
+def test_some_labels_of_a_table_and_typing_errors(write: Write) -> None:
+    path = write("image,labels\na.jpg,cat\nb.jpg,cat|dgo\nc.jpg,cow\n")
+    with pytest.raises(LabelwiseError, match=r"s\.csv: unknown label 'dog'; did you mean 'dgo'\? \(cat, cow, dgo\)"):
         open_data(path, labels=["dog", "cat", "cow"])
+    some = open_data(path, labels=["cow", "cat"])
+    assert some.targets().tolist() == [[0, 1], [0, 1], [1, 0]]
+    assert some.notes == (f"{path}: 1 label is not asked for and left out: dgo",)
     table = open_data(write("image,labels\na.jpg,cat\n"), labels=["dog", "cat", "cow"])
     assert table.target(0).tolist() == [0, 1, 0]
     wide = write("image,cat,dog\na.jpg,1,0\n")

@@ -149,19 +149,17 @@ def entries_of_names(
     separator: str | None,
     labels: Sequence[str] | None,
 ) -> tuple[list[str], Entries]:
-    """Names in one column: listed = present, not listed = absent, listed in the unknown column = unknown. Without
-    `labels`, the names that occur, sorted. `separator`: as `separator_of` gives it."""
+    """Names in one column: listed = present, not listed = absent, listed in the unknown column = unknown. The labels
+    are `labels` if they are all there are and more, else the names that occur, sorted. `separator`: as `separator_of`
+    gives it."""
     columns = {UNKNOWN: unknown_column, PRESENT: label_column} if unknown_column else {PRESENT: label_column}
     rows: list[dict[str, int]] = [{} for _ in records.lines]
     for value, column in columns.items():  # what is listed in both is present
         for row, (line, cell) in zip(rows, records.cells(column), strict=True):
             row.update(dict.fromkeys(names_in(cell, separator, records.at(line)), value))
-    names = list(labels) if labels is not None else sorted({name for row in rows for name in row}, key=natural_key)
+    occurring = {name for row in rows for name in row}
+    names = sorted(occurring, key=natural_key) if labels is None or occurring - set(labels) else list(labels)
     column_of = {name: number for number, name in enumerate(names)}
-    for row, line in zip(rows, records.lines, strict=True):
-        for name in row:
-            if name not in column_of:
-                raise unknown_name("label", name, names, records.at(line))
     return names, [{column_of[name]: value for name, value in row.items()} for row in rows]
 
 

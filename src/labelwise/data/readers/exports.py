@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.core.errors import LabelwiseError, counted
-from labelwise.data.table import canonical_split
+from labelwise.data.table import SPLITS, canonical_split
 
 Rows = list[dict[str, Any]]
 _FIRST_KEYS = ("samples", "classes", "labels")  # of the objects that fiftyone writes; COCO's begin with others
@@ -87,7 +87,7 @@ def _fiftyone_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A sample's tags are its split or none of our business; its labels are objects with a class."""
     row = {key: value for key, value in sample.items() if key != "tags"}
     tags = [tag for tag in sample.get("tags") or [] if isinstance(tag, str)]
-    split = next((tag for tag in tags if canonical_split(tag) in ("train", "val", "test")), None)
+    split = next((tag for tag in tags if canonical_split(tag) in SPLITS), None)
     return row if split is None else {**row, "split": split}
 
 

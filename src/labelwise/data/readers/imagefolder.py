@@ -9,9 +9,8 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.decode import images_below
 from labelwise.data.images import is_image
 from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format, unique_names
-from labelwise.data.table import PRESENT, LabelTable, canonical_split, natural_key
+from labelwise.data.table import PRESENT, SPLITS, LabelTable, canonical_split, natural_key
 
-_SPLITS = {"train", "val", "test"}
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
 
 
@@ -74,13 +73,13 @@ def _split_folders(path: Path) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for folder in _folders(path):
         other = folders.setdefault(canonical_split(folder.name), folder)
-        if other != folder and canonical_split(folder.name) in _SPLITS:
+        if other != folder and canonical_split(folder.name) in SPLITS:
             raise LabelwiseError(f"{other} and {folder} are the same split; move one of them away, or join them")
-    if not folders or not set(folders) <= _SPLITS:
+    if not folders or not set(folders) <= set(SPLITS):
         # A class may be called "train", but then it holds images, not folders of images.
-        splits = [folder for name, folder in folders.items() if name in _SPLITS]
+        splits = [folder for name, folder in folders.items() if name in SPLITS]
         if any(_holds_images(inner) for folder in splits for inner in _folders(folder)):
-            odd = ", ".join(folder.name for name, folder in folders.items() if name not in _SPLITS)
+            odd = ", ".join(folder.name for name, folder in folders.items() if name not in SPLITS)
             raise LabelwiseError(f"{path} holds splits, {splits[0].name} for one, and also {odd}; move that away")
         return {}
     for split, folder in folders.items():
@@ -90,7 +89,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
                 f"the images in {folder} are not in folders named after their class; move them into such folders, "
                 f"or move {folder.name} away to go on without {split}"
             )
-    return {split: folders[split] for split in ("train", "val", "test") if split in folders}
+    return {split: folders[split] for split in SPLITS if split in folders}
 
 
 def _holds_images(folder: Path) -> bool:

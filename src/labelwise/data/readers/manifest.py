@@ -27,7 +27,7 @@ from labelwise.data.readers.cells import (
 from labelwise.data.readers.exports import is_export
 from labelwise.data.readers.finding import ImageFinder
 from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, frame_records, read_records
-from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
+from labelwise.data.table import ABSENT, SPLITS, UNKNOWN, LabelTable, canonical_split
 
 if TYPE_CHECKING:
     import pandas
@@ -184,7 +184,7 @@ def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     if allowed is not None and name not in {canonical_split(split) for split in allowed}:
         raise unknown_name("split", name, allowed, where)
     if allowed is None and not is_usual_split(name):
-        problem = unknown_name("split", name, ("train", "val", "test"), where)
+        problem = unknown_name("split", name, SPLITS, where)
         raise LabelwiseError(f"{problem}. If it is meant, add splits=train,val,{name}")
     return name
 
