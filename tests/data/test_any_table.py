@@ -190,7 +190,52 @@ CASES: dict[str, Given] = {
     "several other columns": Given(
         "image,Genre,width\n1.jpg,cat,640\n",
         "1.jpg",
-        r"column 'Genre' holds 'cat'.*ignore_columns=Genre; .*label_column=Genre",
+        r"not clear which one lists them: 'Genre' \(cat\); name it with label_column=Genre$",
+    ),
+    "a column with names that repeat": Given(
+        "image,width,stichworte,title\n"
+        + "".join(
+            f'{n}.jpg,{640 + n},"{what}",my {n}. photo\n' for n, what in enumerate(("cat, dog", "dog", "cat", "dog"))
+        ),
+        "0.jpg 1.jpg 2.jpg 3.jpg",
+        {"0.jpg": "cat dog", "1.jpg": "dog", "2.jpg": "cat", "3.jpg": "dog"},
+        "labels from column 'stichworte', separated by ','",
+    ),
+    "two columns with names that repeat": Given(
+        "image,width,camera,what\n" + "".join(f"{n}.jpg,640,D{n % 2},{'cat' if n < 3 else 'dog'}\n" for n in range(5)),
+        "0.jpg 1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'camera' \(D0\), 'what' \(cat\); name it with label_column=",
+    ),
+    "decimal commas": Given(
+        'image;lat;what\n1.jpg;"51,5";cat\n2.jpg;"51,5";cat\n3.jpg;"51,5";dog\n4.jpg;"50,5";dog\n',
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        {"1.jpg": "cat", "2.jpg": "cat", "3.jpg": "dog", "4.jpg": "dog"},
+        "labels from column 'what'$",
+    ),
+    "ones and noughts beside names": Given(
+        "image,sharp,what\n1.jpg,1,cat\n2.jpg,0,cat\n",
+        "1.jpg 2.jpg",
+        r"but not 'what' \(cat\); .*ignore_columns=what, or .*label_column=what$",
+    ),
+    "a checklist": Given(
+        "image;cat;dog;cow\n1.jpg;x;;\n2.jpg;;X;✓\n3.jpg;ja;TRUE;\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "cat", "2.jpg": "dog cow", "3.jpg": "cat dog"},
+        "a blank is no, because no cell says no",
+    ),
+    "ones and blanks that are unknown": Given(
+        "image;cat;dog\n1.jpg;1;\n2.jpg;;1\n",
+        "1.jpg 2.jpg",
+        TWO,
+        options={"blank": "unknown"},
+    ),
+    "a checklist with a no": Given(
+        "image;cat;dog\n1.jpg;x;\n2.jpg;no;x\n",
+        "1.jpg 2.jpg",
+        r"say what a blank is with blank=absent or blank=unknown",
+    ),
+    "the same, with a word": Given(
+        "image;cat;dog\n1.jpg;x;\n2.jpg;no;x\n", "1.jpg 2.jpg", TWO, options={"blank": "absent"}
     ),
     "a label and a mistake": Given(
         "image,cat\n1.jpg,1\n2.jpg,0\n3.jpg,2\n", "1.jpg 2.jpg 3.jpg", r"row 4: column 'cat' holds '2'"

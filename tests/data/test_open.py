@@ -79,9 +79,9 @@ def test_mistakes(photos: Path, data: str, message: str) -> None:
 
 def test_format_names() -> None:
     names = [format.name for format in list_formats()]
-    specific = {"csv", "tsv", "json", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide", "keywords"}
-    assert set(names[:-2]) == specific
-    assert names[-2:] == ["manifest", "imagefolder"]  # the most general layouts are tried last
+    specific = {"csv", "tsv", "json", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide"}
+    assert set(names[:-3]) == specific
+    assert names[-3:] == ["manifest", "keywords", "imagefolder"]  # the most general layouts are tried last
     for alias, name in (("NUSWIDE", "nus-wide"), ("imagenet", "imagefolder"), ("open_images", "openimages")):
         assert parse_source(f"{alias}:/x").format == name
     assert parse_source("C:\\photos").path == "C:\\photos"

@@ -19,11 +19,10 @@ from labelwise.core.errors import LabelwiseError, counted, shortened
 from labelwise.core.progress import ShowProgress, track
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
-from labelwise.data.images import BadImage
+from labelwise.data.images import BadImage, duplicate_groups
 from labelwise.data.labels import label_variants, variant_key
 from labelwise.data.readers.finding import folder_of_missing
 from labelwise.data.sources import as_table, is_frame, parse_source, read_data
-from labelwise.data.splitting import duplicate_groups
 from labelwise.data.table import PRESENT, LabelTable
 
 if TYPE_CHECKING:

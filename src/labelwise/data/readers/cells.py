@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, shortened, unknown_name
 from labelwise.data.readers.base import parse_json
 from labelwise.data.readers.records import Records
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, natural_key
 
 _SEPARATORS = ("|", ";", ",")
 _NAMED_SEPARATORS = {"space": None, "whitespace": None, "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+_MARKS = ("x", "✓", "✔", "☑")  # of a checklist
+_BLANK = ("", "nan", "none")
 _VALUES: dict[str, int] = {
-    **dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "y", "ja", "wahr"), PRESENT),
+    **dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "y", "ja", "wahr", *_MARKS), PRESENT),
     **dict.fromkeys(("0", "0.0", "0,0", "false", "no", "n", "nein", "falsch"), ABSENT),
-    "-1": UNKNOWN, "-1.0": UNKNOWN, "": UNKNOWN, "nan": UNKNOWN, "none": UNKNOWN,
-}  # fmt: skip
+    **dict.fromkeys(("-1", "-1.0", "-1,0", *_BLANK), UNKNOWN),
+}
 # A list, object, set or tuple written as text. A name in round brackets is a name.
 _STRUCTURED = re.compile(r"\s*(\[.*\]|\{.*\}|\(\s*['\"].*\))\s*", re.DOTALL)
 _NUMPY_LIST = re.compile(r"\[(\s*('[^']*'|\"[^\"]*\"))+\s*\]")  # ['cat' 'dog'], which Python would join
@@ -29,10 +31,14 @@ _OBJECT_LISTS = ("classifications", "detections", "polylines")
 def cell_value(cell: Any) -> int | None:
     """The value in a column per label: 1, 0, -1, or blank for unknown; None if it is none of these.
 
-    >>> cell_value("1"), cell_value(" 0.0"), cell_value("Yes"), cell_value(""), cell_value(None), cell_value("640")
+    >>> cell_value("1"), cell_value(" 0.0"), cell_value("X"), cell_value(""), cell_value(None), cell_value("640")
     (1, 0, 1, -1, -1, None)
     """
-    return _VALUES.get(str(cell).strip().lower())
+    return _VALUES.get(_plain(cell))
+
+
+def _plain(cell: Any) -> str:
+    return str(cell).strip().lower()
 
 
 def is_structured(cell: Any) -> bool:
@@ -163,19 +169,26 @@ def entries_of_names(
     return names, [{column_of[name]: value for name, value in row.items()} for row in rows]
 
 
-def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bool) -> tuple[list[str], Entries]:
-    """One column per label: 1 present, 0 absent, -1 or blank unknown. The order is that of the columns."""
+def entries_of_columns(
+    records: Records, columns: Sequence[str], keep_absent: bool, blank: Literal["absent", "unknown"] | None
+) -> tuple[list[str], Entries, str]:
+    """One column per label: 1 present, 0 absent, -1 unknown. The order is that of the columns. A blank is what `blank`
+    says, or else unknown, but absent in a checklist; that is told as the last thing returned."""
     if not columns:
         raise LabelwiseError(
             f"{records.file} has no labels: its columns are {', '.join(records.columns)}; add a column 'labels' with "
             "names, or one column per label"
         )
-    entries: Entries = [{} for _ in records.lines]
-    for number, name in enumerate(columns):
+    for name in columns:
         if name not in records.values:
             raise unknown_name("label column", name, records.columns, records.file)
+    values = {text: _VALUES.get(text) for text in {_plain(cell) for name in columns for cell in records.values[name]}}
+    assumed = "" if blank or not values.keys() & {*_BLANK} else _meaning_of_blank(values, records.file)
+    values |= dict.fromkeys(_BLANK, ABSENT if assumed or blank == "absent" else UNKNOWN)
+    entries: Entries = [{} for _ in records.lines]
+    for number, name in enumerate(columns):
         for row, (line, cell) in zip(entries, records.cells(name), strict=True):
-            value = cell_value(cell)
+            value = values[_plain(cell)]
             if value is None:
                 raise LabelwiseError(
                     f"{records.at(line)}: column {name!r} holds {str(cell)[:80]!r}, but a column per label holds 1 or "
@@ -184,4 +197,78 @@ def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bo
                 )
             if value != ABSENT or keep_absent:
                 row[number] = value
-    return list(columns), entries
+    return list(columns), entries, assumed
+
+
+def _meaning_of_blank(values: Mapping[str, int | None], file: str) -> str:
+    """What is assumed about blanks: "" if other cells say no, and blanks are unknown."""
+    said = {text: value for text, value in values.items() if text not in _BLANK}
+    if ABSENT not in said.values() and UNKNOWN not in said.values() and PRESENT in said.values():
+        return "a blank is no, because no cell says no (blank=unknown: it is not known)"
+    if said.keys() & {*_MARKS}:
+        raise LabelwiseError(
+            f"{file}: some labels are marked, others say no, and some are blank; say what a blank is with blank=absent "
+            "or blank=unknown"
+        )
+    return ""
+
+
+# ---- which column lists the names
+
+_LOOKED_AT = 100  # cells
+_MOST_COLUMNS = 1000  # with more, there is one column per label
+# Names of label columns that may as well be labels: only if they hold something else than 1 and 0.
+LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
+
+
+def column_of_names(records: Records, others: Sequence[str], plain: Callable[[str], str]) -> str | None:
+    """The column that lists names, if no column is called so: the only one with lists or objects in its cells, else one
+    that is called likely, else the only one there is, else the only one whose names repeat. None if there is one column
+    per label."""
+    if len(others) > _MOST_COLUMNS:
+        return None
+    # A column of 1 and 0 with a mistake in it is still that of a label.
+    texts = [name for name in others if _share_of_values(records.values[name]) < 0.5]
+    listed = [name for name in texts if any(map(is_structured, records.values[name][:_LOOKED_AT]))]
+    likely = [name for name in texts if plain(name) in LIKELY_LABELS]
+    for candidates in (listed, likely, others):
+        if len(candidates) == 1 and candidates[0] in texts:
+            return candidates[0]
+    if not texts:
+        return None
+    worded = [name for name in texts if any(map(str.isalpha, "".join(map(str, records.values[name][:_LOOKED_AT]))))]
+    repeated = [name for name in worded if _names_repeat(records.values[name])]
+    if len(texts) < len(others):
+        either = f", or name the one that lists the labels with label_column={worded[0]}" if worded else ""
+        raise LabelwiseError(
+            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {_examples(records, texts)}; "
+            f"leave such columns out with ignore_columns={','.join(texts)}{either}"
+        )
+    if len(repeated) == 1:
+        return repeated[0]
+    candidates = repeated or worded or texts
+    raise LabelwiseError(
+        f"{records.file}: no column is called 'labels', and it is not clear which one lists them: "
+        f"{_examples(records, candidates)}; name it with label_column={candidates[0]}"
+    )
+
+
+def _examples(records: Records, columns: Sequence[str]) -> str:
+    firsts = (
+        next(str(cell).strip() for cell in records.values[name] if _plain(cell) not in _BLANK) for name in columns
+    )
+    return shortened([f"{name!r} ({cell[:30]})" for name, cell in zip(columns, firsts, strict=True)], 9)
+
+
+def _share_of_values(cells: Sequence[Any]) -> float:
+    """Of what is filled in, the share of 1, 0 and their like; 1 if nothing is."""
+    filled = [value for cell in cells if (value := _plain(cell)) not in _BLANK]
+    return sum(text in _VALUES for text in filled) / len(filled) if filled else 1.0
+
+
+def _names_repeat(cells: Sequence[Any]) -> bool:
+    """Whether there are few different names for so many cells, as whole cells or in lists."""
+    texts = [str(cell).strip() for cell in cells if _plain(cell) not in _BLANK]
+    separator = separator_of(texts)
+    names = [name.strip() for text in texts for name in (text.split(separator) if separator in _SEPARATORS else [text])]
+    return 2 <= len(set(names)) <= len(names) / 2
