@@ -120,6 +120,12 @@ CASES: dict[str, Given] = {
         {"café.jpg": "cat", "2.jpg": "dog"},
         r"is .*café\.jpg",
     ),
+    "raw files that were developed": Given(
+        "image,labels\nDSC_1.NEF,cat\nDSC_2.NEF,dog\n",
+        "DSC_1.jpg DSC_2.jpg",
+        {"DSC_1.jpg": "cat", "DSC_2.jpg": "dog"},
+        r"'DSC_1\.NEF' is .*DSC_1\.jpg",
+    ),
     "other case": Given("image,labels\nIMG_1.JPG,cat\n", "img_1.jpg", {"img_1.jpg": "cat"}, "is .*img_1"),
     "two files of that name": Given(
         "image,labels\n1.jpg,cat\n",
@@ -217,11 +223,22 @@ CASES: dict[str, Given] = {
         "1.jpg 2.jpg",
         r"but not 'what' \(cat\); .*ignore_columns=what, or .*label_column=what$",
     ),
-    "a checklist": Given(
-        "image;cat;dog;cow\n1.jpg;x;;\n2.jpg;;X;✓\n3.jpg;ja;TRUE;\n",
+    "a checklist with numbers of rows": Given(
+        "Nr;image;cat;dog;cow\n1;1.jpg;x;;\n2;2.jpg;;X;✓\n3;3.jpg;ja;TRUE;\n",
         "1.jpg 2.jpg 3.jpg",
         {"1.jpg": "cat", "2.jpg": "dog cow", "3.jpg": "cat dog"},
-        "a blank is no, because no cell says no",
+        "Nr: numbers of rows, no labels; a blank is no, because no cell says no",
+    ),
+    "counts": Given(
+        "image,cat,dog\n1.jpg,3,0\n2.jpg,0,2\n3.jpg,0,0\n4.jpg,1,1\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        {"1.jpg": "cat", "2.jpg": "dog", "3.jpg": "", "4.jpg": "cat dog"},
+        "a number above 1 is a count",
+    ),
+    "ones and noughts beside numbers that repeat": Given(
+        "image,cat,width\n1.jpg,1,640\n2.jpg,0,640\n3.jpg,0,800\n",
+        "1.jpg 2.jpg 3.jpg",
+        r"but not 'width' \(640\); leave such columns out with ignore_columns=width$",
     ),
     "ones and blanks that are unknown": Given(
         "image;cat;dog\n1.jpg;1;\n2.jpg;;1\n",

@@ -131,7 +131,9 @@ def test_nothing_to_fix(tmp_path: Path) -> None:
     images = [str(tmp_path / f"{i}.jpg") for i in range(40)]
     for number, image in enumerate(images):
         Path(image).write_text(str(number))
-    table = LabelTable.from_lists(images, [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10)
+    table = LabelTable.from_lists(
+        images, [["a", "b"], ["a"], ["b"], ["a"]] * 10, splits=["train", "train", "test", "test"] * 10
+    )
     assert inspect(table, decode=False).problems == []
     without = table.with_splits([""] * 40)
     assert inspect(without, decode=False).problems == ["There are no splits. Make them with: labelwise data split"]
@@ -255,3 +257,7 @@ def test_names_that_are_almost_the_same() -> None:
     (problem,) = (line for line in report.problems if "almost the same name" in line)
     assert problem.startswith("3 groups of labels have almost the same name: 'Traffic light' and 'traffic_light', 'gi")
     assert report.missing_fix == ""
+    everywhere = LabelTable.from_lists(["1.jpg", "2.jpg"], [["a", "b"], ["a"]])
+    assert "1 label is on every image (a). Add images without, or leave such labels out." in (
+        inspect(everywhere, decode=False).problems
+    )

@@ -243,6 +243,9 @@ def _problems(report: Inspection) -> Iterator[str]:
     if never:
         found = counted(len(never), "label has", "labels have")
         yield f"{found} no image ({shortened(never)}). Remove what cannot be learned or measured."
+    if everywhere := [count.label for count in labels if count.present == report.images]:
+        found = counted(len(everywhere), "label is", "labels are")
+        yield f"{found} on every image ({shortened(everywhere)}). Add images without, or leave such labels out."
     if rare:
         found = counted(len(rare), "label has", "labels have")
         yield f"{found} fewer than {FEW} images ({shortened(rare)}). Collect more, merge or drop."

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     from labelwise.data.stream_table import StreamTable
 
+# Files that people have and no format reads, and what to do with them.
+_NOT_READ = {
+    **dict.fromkeys((".zip", ".7z", ".rar", ".gz", ".tgz"), "unpack it, and name the folder or the table in it"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save the sheet as CSV (UTF-8)"),
+    **dict.fromkeys((".yaml", ".yml"), "if it belongs to YOLO's boxes, export them as COCO"),
+}
 STREAMED_FORMATS = ("stream", "webdataset", "hf")
 
 
@@ -215,6 +221,9 @@ def _recognise(path: Path) -> Format:
             return format
     looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in list_formats())
     kind = "folder" if path.is_dir() else "file"
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if (hint := _NOT_READ.get(file.suffix.lower())) is not None:
+            raise LabelwiseError(f"{file} cannot be read as it is: {hint}")
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"
     raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")

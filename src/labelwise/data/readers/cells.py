@@ -182,9 +182,16 @@ def entries_of_columns(
     for name in columns:
         if name not in records.values:
             raise unknown_name("label column", name, records.columns, records.file)
-    values = {text: _VALUES.get(text) for text in {_plain(cell) for name in columns for cell in records.values[name]}}
-    assumed = "" if blank or not values.keys() & {*_BLANK} else _meaning_of_blank(values, records.file)
-    values |= dict.fromkeys(_BLANK, ABSENT if assumed or blank == "absent" else UNKNOWN)
+    texts = [{_plain(cell) for cell in records.values[name]} for name in columns]
+    values = {text: _VALUES.get(text) for text in set().union(*texts)}
+    assumed = []
+    if not blank and values.keys() & {*_BLANK} and (meaning := _meaning_of_blank(values, records.file)):
+        assumed, blank = [meaning], "absent"
+    values |= dict.fromkeys(_BLANK, ABSENT if blank == "absent" else UNKNOWN)
+    counts = {text for text, value in values.items() if value is None and text.isdecimal()}
+    if sum(bool(counts & column) for column in texts) > 1:  # in one column, it may be a mistake
+        values |= dict.fromkeys(counts, PRESENT)
+        assumed.append("a number above 1 is a count, so the label is present")
     entries: Entries = [{} for _ in records.lines]
     for number, name in enumerate(columns):
         for row, (line, cell) in zip(entries, records.cells(name), strict=True):
@@ -197,7 +204,7 @@ def entries_of_columns(
                 )
             if value != ABSENT or keep_absent:
                 row[number] = value
-    return list(columns), entries, assumed
+    return list(columns), entries, "; ".join(assumed)
 
 
 def _meaning_of_blank(values: Mapping[str, int | None], file: str) -> str:
@@ -221,31 +228,35 @@ _MOST_COLUMNS = 1000  # with more, there is one column per label
 LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
 
 
-def column_of_names(records: Records, others: Sequence[str], plain: Callable[[str], str]) -> str | None:
+def column_of_names(
+    records: Records, others: Sequence[str], plain: Callable[[str], str]
+) -> tuple[str | None, list[str]]:
     """The column that lists names, if no column is called so: the only one with lists or objects in its cells, else one
     that is called likely, else the only one there is, else the only one whose names repeat. None if there is one column
-    per label."""
+    per label; then also columns that cannot be one, because they number the rows."""
     if len(others) > _MOST_COLUMNS:
-        return None
+        return None, []
     # A column of 1 and 0 with a mistake in it is still that of a label.
     texts = [name for name in others if _share_of_values(records.values[name]) < 0.5]
     listed = [name for name in texts if any(map(is_structured, records.values[name][:_LOOKED_AT]))]
     likely = [name for name in texts if plain(name) in LIKELY_LABELS]
     for candidates in (listed, likely, others):
         if len(candidates) == 1 and candidates[0] in texts:
-            return candidates[0]
-    if not texts:
-        return None
+            return candidates[0], []
     worded = [name for name in texts if any(map(str.isalpha, "".join(map(str, records.values[name][:_LOOKED_AT]))))]
-    repeated = [name for name in worded if _names_repeat(records.values[name])]
-    if len(texts) < len(others):
+    if len(texts) < len(others) or not texts:
+        numbers = {name for name in texts if len(set(map(_plain, records.values[name]))) == len(records.lines) > 2}
+        odd = [name for name in texts if name in worded or name not in numbers]
+        if not odd:
+            return None, texts
         either = f", or name the one that lists the labels with label_column={worded[0]}" if worded else ""
         raise LabelwiseError(
-            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {_examples(records, texts)}; "
+            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {_examples(records, odd)}; "
             f"leave such columns out with ignore_columns={','.join(texts)}{either}"
         )
+    repeated = [name for name in worded if _names_repeat(records.values[name])]
     if len(repeated) == 1:
-        return repeated[0]
+        return repeated[0], []
     candidates = repeated or worded or texts
     raise LabelwiseError(
         f"{records.file}: no column is called 'labels', and it is not clear which one lists them: "

@@ -21,6 +21,7 @@ _SAMPLED = 20  # cells that decide what a column holds
 _MOST_FILES = 300_000  # that are looked through; a table may lie in a home folder
 _NOT_IN_NAMES = re.compile("[\0\ud800-\udfff]")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_RAW = re.compile(r"\.(nef|nrw|cr2|cr3|arw|dng|raf|orf|rw2|pef)$", re.IGNORECASE)  # developed: DSC_1.NEF is DSC_1.jpg
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?=.)")  # Label Studio's addition to the name of an uploaded file
 
 
@@ -93,7 +94,8 @@ class ImageFinder:
         """The file below the folder that has this name, with or without its ending; of several, the one whose folders
         agree best with the path."""
         folders, name = _folders_and_name(text)
-        candidates = self._by_name.get(_key(name)) or self._by_name.get(_key(_UPLOADED.sub("", name))) or []
+        names = (name, _UPLOADED.sub("", name), _RAW.sub("", name))
+        candidates = next((found for each in names if (found := self._by_name.get(_key(each)))), [])
         if len(candidates) > 1:
             exact = [path for path in candidates if os.path.basename(path) == name]
             candidates = exact or candidates

@@ -19,6 +19,7 @@ from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, re
 from labelwise.data.readers.keywords import have_keywords
 from labelwise.data.table import PRESENT, SPLITS, LabelTable, canonical_split, natural_key
 
+_NO_CLASS = ("image", "images", "img", "imgs", "jpegimages", "photo", "photos", "picture", "pictures", "data")
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
 
 
@@ -37,7 +38,8 @@ def _recognise(path: Path) -> bool:
     """An image one or two folders down; no deeper, so that a wrong path does not cost a walk through the whole disk."""
     if not path.is_dir():
         return False
-    folders = (folder for top in _folders(path) for folder in (top, *_folders(top)))
+    tops = (top for top in _folders(path) if top.name.lower() not in _NO_CLASS)
+    folders = (folder for top in tops for folder in (top, *_folders(top)))
     return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
 
 

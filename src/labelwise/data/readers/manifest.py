@@ -143,10 +143,12 @@ def _labels(
     unknown_column = _column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
     others = [name for name in records.columns if name not in used and name not in options.ignore_columns]
     label_column, guess = None, ""
+    no_labels: list[str] = []
     if options.label_columns is None:
         label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
         if label_column is None:
-            label_column = column_of_names(records, [name for name in others if name != unknown_column], plain_column)
+            known = [name for name in others if name != unknown_column]
+            label_column, no_labels = column_of_names(records, known, plain_column)
             guess = f"labels from column {label_column!r}" if label_column else ""
     if label_column is None:
         if options.unknown_column:
@@ -155,11 +157,14 @@ def _labels(
             )
         # Where rows are merged, a 0 that is written down counts for more than an unknown.
         keep_absent = options.duplicates == "merge"
-        return entries_of_columns(records, options.label_columns or others, keep_absent, options.blank)
+        columns = options.label_columns or [name for name in others if name not in no_labels]
+        names, entries, assumed = entries_of_columns(records, columns, keep_absent, options.blank)
+        left_out = f"{shortened(no_labels)}: numbers of rows, no labels" if no_labels else ""
+        return names, entries, "; ".join(filter(None, [left_out, assumed]))
     # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
     given = options.separator or ("|" if records.columns == PREDICTION_COLUMNS else None)
-    columns = filter(None, (label_column, unknown_column))
-    separator = separator_of([cell for column in columns for _, cell in records.cells(column)], given)
+    listing = filter(None, (label_column, unknown_column))
+    separator = separator_of([cell for column in listing for _, cell in records.cells(column)], given)
     if given is None and separator not in ("|", ""):
         between = f"labels separated by {_SEPARATOR_NAMES.get(separator, repr(separator))}"
         guess = f"{guess}, {between.removeprefix('labels ')}" if guess else between
