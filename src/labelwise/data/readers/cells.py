@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 from labelwise.core.errors import LabelwiseError, shortened, unknown_name
 from labelwise.data.readers.base import parse_json
@@ -228,6 +228,33 @@ _MOST_COLUMNS = 1000  # with more, there is one column per label
 LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
 
 
+class _Column(NamedTuple):
+    """What a column looks like; a column of Parquet is read once for it."""
+
+    is_label: bool  # 1, 0 and their like, or nothing. With a mistake in it, it is still the column of a label
+    has_lists: bool  # or objects
+    has_words: bool
+    repeats: bool  # few different names for so many cells, as whole cells or in lists
+    counts_rows: bool  # each row has another value
+    example: str
+
+    @classmethod
+    def of(cls, cells: Sequence[Any]) -> Self:
+        texts = [str(cell).strip() for cell in cells if _plain(cell) not in _BLANK]
+        separator = separator_of(texts)
+        names = [
+            name.strip() for text in texts for name in (text.split(separator) if separator in _SEPARATORS else [text])
+        ]
+        return cls(
+            is_label=2 * sum(cell_value(text) is not None for text in texts) >= len(texts),
+            has_lists=any(map(is_structured, cells[:_LOOKED_AT])),
+            has_words=any(map(str.isalpha, "".join(texts[:_LOOKED_AT]))),
+            repeats=2 <= len(set(names)) <= len(names) / 2,
+            counts_rows=len(set(texts)) == len(cells) > 2,
+            example=texts[0][:30] if texts else "",
+        )
+
+
 def column_of_names(
     records: Records, others: Sequence[str], plain: Callable[[str], str]
 ) -> tuple[str | None, list[str]]:
@@ -236,50 +263,32 @@ def column_of_names(
     per label; then also columns that cannot be one, because they number the rows."""
     if len(others) > _MOST_COLUMNS:
         return None, []
-    # A column of 1 and 0 with a mistake in it is still that of a label.
-    texts = [name for name in others if _share_of_values(records.values[name]) < 0.5]
-    listed = [name for name in texts if any(map(is_structured, records.values[name][:_LOOKED_AT]))]
+    columns = {name: _Column.of(records.values[name]) for name in others}
+    texts = {name: column for name, column in columns.items() if not column.is_label}
+    listed = [name for name, column in texts.items() if column.has_lists]
     likely = [name for name in texts if plain(name) in LIKELY_LABELS]
     for candidates in (listed, likely, others):
         if len(candidates) == 1 and candidates[0] in texts:
             return candidates[0], []
-    worded = [name for name in texts if any(map(str.isalpha, "".join(map(str, records.values[name][:_LOOKED_AT]))))]
+    worded = [name for name, column in texts.items() if column.has_words]
+    repeated = [name for name in worded if texts[name].repeats]
+
+    def shown(names: Sequence[str]) -> str:
+        return shortened([f"{name!r} ({texts[name].example})" for name in names], 9)
+
     if len(texts) < len(others) or not texts:
-        numbers = {name for name in texts if len(set(map(_plain, records.values[name]))) == len(records.lines) > 2}
-        odd = [name for name in texts if name in worded or name not in numbers]
+        odd = [name for name, column in texts.items() if column.has_words or not column.counts_rows]
         if not odd:
-            return None, texts
+            return None, list(texts)
         either = f", or name the one that lists the labels with label_column={worded[0]}" if worded else ""
         raise LabelwiseError(
-            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {_examples(records, odd)}; "
-            f"leave such columns out with ignore_columns={','.join(texts)}{either}"
+            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {shown(odd)}; leave such "
+            f"columns out with ignore_columns={','.join(texts)}{either}"
         )
-    repeated = [name for name in worded if _names_repeat(records.values[name])]
     if len(repeated) == 1:
         return repeated[0], []
-    candidates = repeated or worded or texts
+    candidates = repeated or worded or list(texts)
     raise LabelwiseError(
-        f"{records.file}: no column is called 'labels', and it is not clear which one lists them: "
-        f"{_examples(records, candidates)}; name it with label_column={candidates[0]}"
+        f"{records.file}: no column is called 'labels', and it is not clear which one lists them: {shown(candidates)}; "
+        f"name it with label_column={candidates[0]}"
     )
-
-
-def _examples(records: Records, columns: Sequence[str]) -> str:
-    firsts = (
-        next(str(cell).strip() for cell in records.values[name] if _plain(cell) not in _BLANK) for name in columns
-    )
-    return shortened([f"{name!r} ({cell[:30]})" for name, cell in zip(columns, firsts, strict=True)], 9)
-
-
-def _share_of_values(cells: Sequence[Any]) -> float:
-    """Of what is filled in, the share of 1, 0 and their like; 1 if nothing is."""
-    filled = [value for cell in cells if (value := _plain(cell)) not in _BLANK]
-    return sum(text in _VALUES for text in filled) / len(filled) if filled else 1.0
-
-
-def _names_repeat(cells: Sequence[Any]) -> bool:
-    """Whether there are few different names for so many cells, as whole cells or in lists."""
-    texts = [str(cell).strip() for cell in cells if _plain(cell) not in _BLANK]
-    separator = separator_of(texts)
-    names = [name.strip() for text in texts for name in (text.split(separator) if separator in _SEPARATORS else [text])]
-    return 2 <= len(set(names)) <= len(names) / 2
