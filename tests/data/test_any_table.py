@@ -227,8 +227,18 @@ CASES: dict[str, Given] = {
         "Nr;image;cat;dog;cow\n1;1.jpg;x;;\n2;2.jpg;;X;✓\n3;3.jpg;ja;TRUE;\n",
         "1.jpg 2.jpg 3.jpg",
         {"1.jpg": "cat", "2.jpg": "dog cow", "3.jpg": "cat dog"},
-        "Nr: numbers of rows, no labels; a blank is no, because no cell says no",
+        "numbers of rows, no labels: 'Nr'; a blank is no, because no cell says no",
     ),
+    "tags in several columns": Given(
+        "image,tag 1,tag 2,tag 3\n1.jpg,cat,dog,\n2.jpg,dog,,\n3.jpg,cat,,\n4.jpg,dog,,\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'tag 1' \(cat\), 'tag 2' \(dog\); name it .*, or join them in one column$",
+    ),
+    "scores": Given(
+        "image,cat,dog\n1.jpg,0.9,0.1\n", "1.jpg", r"row 2: column 'cat' holds '0.9', but a column per label holds 1"
+    ),
+    "empty columns of a spreadsheet": Given("image;labels;;\n1.jpg;cat;;\n2.jpg;dog;;\n", "1.jpg 2.jpg", TWO),
+    "labels by image": Given({"1.jpg": ["cat"], "2.jpg": "dog"}, "1.jpg 2.jpg", TWO, file="t.json"),
     "counts": Given(
         "image,cat,dog\n1.jpg,3,0\n2.jpg,0,2\n3.jpg,0,0\n4.jpg,1,1\n",
         "1.jpg 2.jpg 3.jpg 4.jpg",

@@ -235,6 +235,7 @@ class _Column(NamedTuple):
     has_lists: bool  # or objects
     has_words: bool
     repeats: bool  # few different names for so many cells, as whole cells or in lists
+    names: frozenset[str]
     counts_rows: bool  # each row has another value
     example: str
 
@@ -250,8 +251,9 @@ class _Column(NamedTuple):
             has_lists=any(map(is_structured, cells[:_LOOKED_AT])),
             has_words=any(map(str.isalpha, "".join(texts[:_LOOKED_AT]))),
             repeats=2 <= len(set(names)) <= len(names) / 2,
+            names=frozenset(names),
             counts_rows=len(set(texts)) == len(cells) > 2,
-            example=texts[0][:30] if texts else "",
+            example=" ".join(texts[0].split())[:30] if texts else "",
         )
 
 
@@ -272,11 +274,13 @@ def column_of_names(
             return candidates[0], []
     worded = [name for name, column in texts.items() if column.has_words]
     repeated = [name for name in worded if texts[name].repeats]
+    # Of `tag 1`, `tag 2` and `tag 3`, the last one may hold few names.
+    repeated = [name for name in worded if any(texts[name].names & texts[other].names for other in repeated)]
 
     def shown(names: Sequence[str]) -> str:
         return shortened([f"{name!r} ({texts[name].example})" for name in names], 9)
 
-    if len(texts) < len(others) or not texts:
+    if any(column.is_label and column.example for column in columns.values()):
         odd = [name for name, column in texts.items() if column.has_words or not column.counts_rows]
         if not odd:
             return None, list(texts)
@@ -285,10 +289,10 @@ def column_of_names(
             f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {shown(odd)}; leave such "
             f"columns out with ignore_columns={','.join(texts)}{either}"
         )
-    if len(repeated) == 1:
-        return repeated[0], []
-    candidates = repeated or worded or list(texts)
+    candidates = repeated or worded
+    if not candidates or len(repeated) == 1:
+        return next(iter(repeated), None), []
     raise LabelwiseError(
         f"{records.file}: no column is called 'labels', and it is not clear which one lists them: {shown(candidates)}; "
-        f"name it with label_column={candidates[0]}"
+        f"name it with label_column={candidates[0]}{', or join them in one column' if len(candidates) > 1 else ''}"
     )

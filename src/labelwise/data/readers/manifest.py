@@ -159,7 +159,7 @@ def _labels(
         keep_absent = options.duplicates == "merge"
         columns = options.label_columns or [name for name in others if name not in no_labels]
         names, entries, assumed = entries_of_columns(records, columns, keep_absent, options.blank)
-        left_out = f"{shortened(no_labels)}: numbers of rows, no labels" if no_labels else ""
+        left_out = f"numbers of rows, no labels: {shortened(list(map(repr, no_labels)))}" if no_labels else ""
         return names, entries, "; ".join(filter(None, [left_out, assumed]))
     # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
     given = options.separator or ("|" if records.columns == PREDICTION_COLUMNS else None)
