@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
@@ -25,6 +26,7 @@ from labelwise.training.batches import ImageBatches, Share
 from labelwise.training.checkpoint import read_checkpoint
 from labelwise.training.recipe import save_recipe
 from labelwise.training.run import read_history
+from labelwise.training.setup import grouped_labels
 from labelwise.training.train import train
 from process_kit import finished, same_bits, start, torchrun
 from run_kit import recipe
@@ -192,10 +194,22 @@ def test_what_needs_all_labels_beforehand_is_refused(shards: Path, tmp_path: Pat
     for changes, message in (
         ({"data.empty_images": "drop"}, r"known only when they are read; keep them \(data.empty_images='keep'\)"),
         ({"data.unseen": ["sun"]}, r"known only when they are read; keep them \(data.unseen_images='keep'\)"),
-        ({"model.head": "ml-decoder", "model.grouping": "co-occurrence"}, "group labels at random"),
     ):
         with pytest.raises(LabelwiseError, match=message):
             train(recipe(Path(source(shards)), **changes, **{"model.options": {}}), tmp_path / "run", overwrite=True)
+
+
+@pytest.mark.parametrize("kind", ["words", "co-occurrence"])
+def test_labels_are_grouped_as_from_files(sample: Path, shards: Path, kind: str, tmp_path: Path) -> None:
+    tables = lw.data.open_data(sample).select("train"), open_images(source(shards)).select("train")
+    vectors = torch.randn(len(tables[0].labels), 8, generator=torch.Generator().manual_seed(0))
+    save_file(dict(zip(tables[0].labels, vectors.unbind(), strict=True)), tmp_path / "words.safetensors")
+    changes = {"model.head": "ml-decoder", "model.options": {"groups": 4}, "model.grouping": kind}
+    wanted = recipe(sample, **changes, **{"model.words": {"source": str(tmp_path / "words.safetensors")}})
+    files, streamed = (grouped_labels(wanted, table) for table in tables)
+    assert files is not None
+    assert streamed is not None
+    assert torch.equal(files, streamed)
 
 
 def test_memory_holds_no_list_of_images(tmp_path: Path) -> None:
