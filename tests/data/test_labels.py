@@ -16,11 +16,13 @@ from labelwise.engines.load import read_labels
 
 def test_the_bundled_tagger_has_readable_names_and_is_measured_on_pascal_voc() -> None:
     names = read_labels(default_model())
-    assert {"dining table", "potted plant", "tv monitor"} < set(names)
+    assert {"dining table", "potted plant", "tv"} < set(names)
     table = LabelTable.from_lists(["a.jpg", "b.jpg"], [["diningtable"], ["tvmonitor", "cat"]], VOC_LABELS)
     matched = match_labels(table, names)
-    assert [matched.present(row) for row in (0, 1)] == [["dining table"], ["cat", "tv monitor"]]
-    assert (matched.targets() >= 0).all()  # nothing is unknown: each label found its column
+    assert [matched.present(row) for row in (0, 1)] == [["dining table"], ["cat", "tv"]]
+    assert (matched.targets() >= 0).sum() == 2 * len(
+        VOC_LABELS
+    )  # each label found its column; COCO's others are unknown
 
 
 def test_names_match_by_their_letters_if_that_leaves_no_doubt() -> None:

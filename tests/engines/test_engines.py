@@ -20,6 +20,7 @@ from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine
 from labelwise.engines.measure import work_of_others
+from labelwise.evaluation.inference import engine_for, predict_logits
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
@@ -229,6 +230,24 @@ def test_features_of_an_engine_are_close_and_in_a_store_of_their_own(model: Labe
         **{**options, "folder": tmp_path / "other"},  # type: ignore[arg-type]
     )
     assert torch.equal(in_one_go.batch(np.arange(6), True), build(everything, "onnxruntime").batch(np.arange(6), True))
+
+
+def test_evaluation_takes_the_engine_that_computed_the_features(
+    model: LabelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path))
+    monkeypatch.setattr(choose, "FAMILIES", ("onnxruntime",))  # the fastest for such a small network may be PyTorch
+    monkeypatch.setattr(choose, "WORTH_MEASURING", 3)
+    table = make_sample(tmp_path / "sample", images=3, size=40)
+    FeatureCache.build(table, model.backbone, model.config.preprocessing, engine="auto", batch_size=2, progress=False)
+    said: list[str] = []
+    engine = engine_for(model, "auto", images=3, batch_size=2, say=said.append)
+    assert engine is not None
+    assert engine.family == "onnxruntime"
+    assert ["measuring" in line for line in said] == [False]  # it is known from the features
+    found, expected = (predict_logits(model, table, batch_size=2, engine=one) for one in (engine, None))
+    np.testing.assert_allclose(found.logits, expected.logits, atol=1e-5)
 
 
 def test_auto_goes_on_with_the_store_that_was_begun(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def default_model() -> Path:
-    """The folder of a model for the 20 labels of PASCAL VOC; its README.md says how it was made and how good it is.
+    """The folder of a model for the 80 labels of MS-COCO; its README.md says how it was made and how good it is.
 
     It is an exported model, which runs without PyTorch, and has the model that it was made from in `pytorch/`.
     """
-    return Path(__file__).with_name("voc2007")
+    return Path(__file__).with_name("coco80")

@@ -80,6 +80,7 @@ def seen_labels(table: AnyTable, unseen: Sequence[str]) -> tuple[str, ...]:
 
 
 _FEW = 5
+_COCO_NAMES = {"aeroplane": "airplane", "motorbike": "motorcycle", "sofa": "couch", "tvmonitor": "tv"}  # of VOC labels
 
 
 def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = False) -> _Table:
@@ -87,13 +88,13 @@ def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = F
 
     A label that the data does not have is unknown in every image (absent where each image has exactly one label). One
     that the model does not have is an error, unless `ignore_extra` leaves it out. Names are the same if they differ
-    only in capitals, blanks, hyphens and underscores: PASCAL VOC writes `diningtable`, COCO `dining table`.
+    only in capitals, blanks, hyphens and underscores, or are PASCAL VOC's and COCO's names of one thing.
 
-    >>> table = LabelTable.from_lists(["a.jpg"], [["dog"]], ["cat", "diningtable", "dog"])
-    >>> match_labels(table, ["dog", "fox", "dining table", "cat"]).target(0).tolist()
+    >>> table = LabelTable.from_lists(["a.jpg"], [["sofa"]], ["cat", "diningtable", "sofa"])
+    >>> match_labels(table, ["couch", "fox", "dining table", "cat"]).target(0).tolist()
     [1, -1, 0, 0]
     """
-    table = _respelt(table, labels)
+    table = respelt(table, labels)
     extra = labels_not_in(labels, table.labels)
     source = table.source or "the data"
     if len(extra) == len(table.labels):
@@ -172,11 +173,11 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     )
 
 
-def _respelt(table: _Table, labels: Sequence[str]) -> _Table:
+def respelt(table: _Table, labels: Sequence[str]) -> _Table:
     """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
 
     def by_key(names: Sequence[str]) -> dict[str, str]:
-        keys = [variant_key(name) for name in names]
+        keys = [_COCO_NAMES.get(key, key) for key in map(variant_key, names)]
         counts = Counter(keys)
         return {key: name for key, name in zip(keys, names, strict=True) if counts[key] == 1}
 

@@ -15,12 +15,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from labelwise.core.arrays import Floats
 from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write, cache_folder, sha256
@@ -45,8 +46,26 @@ _TIMED_RUNS = 3
 Say = Callable[[str], None]
 
 
+class _Inputs(NamedTuple):
+    """What an engine runs on."""
+
+    size: int
+    batch_size: int
+    full_batches: bool
+
+    def noise(self, images: int) -> Floats:
+        return np.random.default_rng(0).standard_normal((images, 3, self.size, self.size), np.float32)
+
+
 def open_engine(
-    name: EngineName, module: nn.Module, *, size: int, images: int = 0, batch_size: int = 32, say: Say | None = None
+    name: EngineName,
+    module: nn.Module,
+    *,
+    size: int,
+    images: int = 0,
+    batch_size: int = 32,
+    full_batches: bool = False,
+    say: Say | None = None,
 ) -> Engine:
     """Open an engine for `module`, which is in evaluation mode.
 
@@ -56,6 +75,8 @@ def open_engine(
         size: Of its input images, in pixels.
         images: How many there will be, about: below 500, `auto` does not measure.
         batch_size: The batch size to measure at.
+        full_batches: Every batch will have this size (`run_full_batch`): such a network is converted in a third of the
+            time.
         say: Called with one line about what `auto` chose and why.
     """
     say = say or (lambda text: None)
@@ -64,9 +85,10 @@ def open_engine(
         raise LabelwiseError(f"engine {name!r} runs on the CPU, but this model is on a GPU; use torch")
     if on_gpu or name == "torch":
         return _torch_engine(module)
-    place = _place(module, size)
+    inputs = _Inputs(size, batch_size, full_batches)
+    place = _place(module, inputs)
     if name != "auto":
-        return _converted(module, name, place, size, batch_size)
+        return _converted(module, name, place, inputs)
     file = place / f"choice-{_machine()}-{batch_size}.json"
     choice, worth_measuring = _remembered(file), images >= WORTH_MEASURING
     if choice is None and not worth_measuring:
@@ -74,11 +96,22 @@ def open_engine(
     if choice is None or (worth_measuring and _is_doubtful(choice)):
         why = "once" if choice is None else "again: the machine was busy the last time"
         say(f"measuring the installed engines on this model, {why}")
-        choice = _measured(module, place, size, batch_size)
+        choice = _measured(module, place, inputs)
         _write(file, json.dumps(choice, indent=1) + "\n")
     say(_reason(choice))
     family: Family = choice["family"]
-    return _torch_engine(module) if family == "torch" else _converted(module, family, place, size, batch_size)
+    return _torch_engine(module) if family == "torch" else _converted(module, family, place, inputs)
+
+
+def run_full_batch(engine: Engine, images: Floats, batch_size: int) -> Floats:
+    """The outputs for up to `batch_size` images, which are filled up to as many.
+
+    The last bits of a convolution depend on the batch size: an image's output must not depend on how many others came
+    with it, e.g. after an interruption.
+    """
+    missing = batch_size - len(images)
+    filled = np.concatenate([images, np.zeros((missing, *images.shape[1:]), np.float32)]) if missing else images
+    return engine(np.ascontiguousarray(filled))[: len(images)]
 
 
 def _remembered(file: Path) -> dict[str, Any] | None:
@@ -105,21 +138,21 @@ def _torch_engine(module: nn.Module) -> TorchEngine:
     return TorchEngine(_optimized(module))
 
 
-def _measured(module: nn.Module, place: Path, size: int, batch_size: int) -> dict[str, Any]:
+def _measured(module: nn.Module, place: Path, inputs: _Inputs) -> dict[str, Any]:
     """The fastest family, the images per second of each, and why others were left out."""
-    images = _noise(batch_size, size)
+    images = inputs.noise(inputs.batch_size)
     runs: dict[str, Callable[[], object]] = {}
     left_out: dict[str, str] = {}
     for family in FAMILIES:
         try:
-            engine = _torch_engine(module) if family == "torch" else _converted(module, family, place, size, batch_size)
+            engine = _torch_engine(module) if family == "torch" else _converted(module, family, place, inputs)
         except (LabelwiseError, OSError) as error:  # not installed, not convertible, different outputs, or a full disk
             left_out[family] = str(error)
             continue
         runs[family] = partial(engine, images)
     with work_of_others() as others:
         times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS)
-    speeds = {family: round(1e3 * batch_size / timing.best, 2) for family, timing in times.items()}
+    speeds = {family: round(1e3 * inputs.batch_size / timing.best, 2) for family, timing in times.items()}
     return {
         "family": max(speeds, key=lambda family: speeds[family]),
         "images_per_second": speeds,
@@ -140,25 +173,29 @@ def _reason(choice: dict[str, Any]) -> str:
     return f"engine {choice['family']}: the fastest here for this model (images/s: {text}){others}"
 
 
-def _converted(module: nn.Module, family: Family, place: Path, size: int, batch_size: int) -> Engine:
+def _converted(module: nn.Module, family: Family, place: Path, inputs: _Inputs) -> Engine:
     """Open the network as ONNX, converted now unless it is cached. Its outputs are compared every time: that costs two
     small batches, and the engine may have been upgraded since the last time."""
     path = place / FILES["onnxruntime"]
     if not path.is_file():
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as folder:
-            os.replace(convert(_optimized(module), "onnxruntime", Path(folder), size=size), path)
-    engine, images = open_file(path, family), _noise(min(batch_size, 2), size)
-    difference = relative_difference(engine(images), TorchEngine(module)(images))
+            batch = inputs.batch_size if inputs.full_batches else None
+            file = convert(_optimized(module), "onnxruntime", Path(folder), size=inputs.size, batch=batch)
+            os.replace(file, path)
+    engine, images = open_file(path, family), inputs.noise(min(inputs.batch_size, 2))
+    found = run_full_batch(engine, images, inputs.batch_size) if inputs.full_batches else engine(images)
+    difference = relative_difference(found, TorchEngine(module)(images))
     if difference > TOLERANCE:
         raise LabelwiseError(f"engine {family} gives different outputs for this model (by {difference:.1e})")
     return engine
 
 
-def _place(module: nn.Module, size: int) -> Path:
+def _place(module: nn.Module, inputs: _Inputs) -> Path:
     """The cache folder of a network, keyed by its weights and by what affects its conversion."""
     versions = [package_version(name) for name in ("torch", "onnxscript")]
-    digest = sha256(f"engines {FORMAT} {size} {versions}", *network_parts(module))
+    made_for = f"{inputs.size} x {inputs.batch_size}" if inputs.full_batches else inputs.size
+    digest = sha256(f"engines {FORMAT} {made_for} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
 
 
@@ -176,10 +213,6 @@ def _machine() -> str:
     versions = [package_version(name) for name in ("torch", "onnxruntime", "openvino")]
     facts = [platform.machine(), processor(), thread_count(), *versions]
     return sha256(json.dumps(facts)).hexdigest()[:16]
-
-
-def _noise(batch: int, size: int) -> Any:
-    return np.random.default_rng(0).standard_normal((batch, 3, size, size), np.float32)
 
 
 def _write(path: Path, text: str) -> None:

@@ -73,6 +73,7 @@ def convert(
     folder: Path,
     *,
     size: int,
+    batch: int | None = None,
     metadata: str = "",
     outputs: Sequence[str] = (OUT,),
     half: bool = False,
@@ -84,12 +85,13 @@ def convert(
         family: What the file is for.
         folder: Where to write it.
         size: Of the images, in pixels.
+        batch: How many images there always are, of just this size; None for any number, and other sizes if possible.
         metadata: Text to store in the file.
         outputs: Names of the module's outputs.
         half: Store matrices as 16-bit floats; engines compute with 32 bits all the same.
     """
     path = folder / FILES[family]
-    program = _traced(module, size)
+    program = _traced(module, size, batch)
     if family == "torch":
         with _quiet():
             torch.export.save(program, path, extra_files={f"{KEY}.json": metadata})
@@ -151,20 +153,20 @@ def takes_other_sizes(module: nn.Module, size: int) -> bool:
     return not fixed and size % STRIDE == 0 and size > STRIDE
 
 
-def _traced(module: nn.Module, size: int) -> ExportedProgram:
+def _traced(module: nn.Module, size: int, batch: int | None) -> ExportedProgram:
     # The tracer treats a length of 1 as a constant and equal lengths as the same one: hence two images and, where the
     # size is dynamic, a rectangle that gives maps of several rows and columns.
-    example = torch.zeros(2, 3, size, size)
-    shapes: dict[int, Any] = {0: Dim.DYNAMIC}
-    if takes_other_sizes(module, size):
+    example = torch.zeros(batch or 2, 3, size, size)
+    shapes: dict[int, Any] = {} if batch else {0: Dim.DYNAMIC}
+    if not batch and takes_other_sizes(module, size):
         module, example = with_constant_padding(module), torch.zeros(2, 3, size + 2 * STRIDE, size + 3 * STRIDE)
         shapes |= {2: STRIDE * Dim("rows", min=2), 3: STRIDE * Dim("columns", min=2)}
     network: Any = module
-    further = [torch.zeros(2, len(network.labels))] if KNOWN in inputs_of(module) else []
-    batch = [{0: Dim.DYNAMIC} for _ in further]
+    further = [torch.zeros(len(example), len(network.labels))] if KNOWN in inputs_of(module) else []
+    more = [dict.fromkeys(shapes.keys() & {0}, Dim.DYNAMIC) for _ in further]
     with _quiet():
         try:
-            return torch.export.export(module, (example, *further), dynamic_shapes=(shapes, *batch), strict=False)
+            return torch.export.export(module, (example, *further), dynamic_shapes=(shapes, *more), strict=False)
         except Exception as error:  # tracing fails with all kinds of errors
             reason = " ".join(str(error).split())[:300]
             raise LabelwiseError(f"this network cannot be exported ({type(error).__name__}: {reason})") from error

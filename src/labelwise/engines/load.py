@@ -56,7 +56,7 @@ def load(
     Example:
         >>> tagger = load()
         >>> tagger.labels[:3]
-        ('aeroplane', 'bicycle', 'bird')
+        ('airplane', 'apple', 'backpack')
     """
     if isinstance(source, str) and tower_words(source):
         return _tagger(zero_shot_model(source, labels), engine, threshold, images, batch_size, say)

@@ -12,7 +12,7 @@ import numpy as np
 from labelwise.core.arrays import Doubles, Targets
 from labelwise.core.tables import to_frame
 from labelwise.data.images import BadImage
-from labelwise.data.labels import labels_not_in, match_labels
+from labelwise.data.labels import labels_not_in, match_labels, respelt
 from labelwise.data.stream_table import AnyTable
 from labelwise.engines.load import full_config
 from labelwise.evaluation.bootstrap import Draws, Interval, bootstrap_draws
@@ -183,6 +183,7 @@ def measure(
     conventions: Sequence[str] = (),
 ) -> Evaluation:
     """`evaluate` for predictions of `table` that are there already: the model itself is not needed."""
+    table = respelt(table, config.labels)
     matched = match_labels(table, config.labels, ignore_extra=ignore_extra_labels)
     targets = matched.targets(predictions.rows)  # [m, N]
     scores = probabilities(predictions.logits, config)

@@ -19,7 +19,7 @@ from labelwise.core.progress import progress_of
 from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.stream_table import AnyTable
-from labelwise.engines.choose import open_engine
+from labelwise.engines.choose import open_engine, run_full_batch
 from labelwise.model.model import LabelModel
 from labelwise.model.network import Network, evaluating
 from labelwise.runtime.sessions import Engine, EngineName
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from labelwise.features import FeatureCache
 
 
+# Converting a whole model takes as long as computing so many heads in PyTorch, which is a seventh slower; the backbone
+# alone was probably converted for its training.
+WORTH_CONVERTING = 10_000
+
+
 @dataclass(frozen=True)
 class TableLogits:
     """Logits of the images of a table that could be decoded."""
@@ -36,6 +41,12 @@ class TableLogits:
     logits: NDArray[np.float32]  # [m, N]
     rows: NDArray[np.int64]  # [m] rows of the table, rising: all but the bad images
     bad_images: tuple[BadImage, ...]
+
+
+class _EngineOptions(TypedDict):
+    size: int
+    images: int
+    batch_size: int
 
 
 class InferenceOptions(TypedDict, total=False):
@@ -126,13 +137,30 @@ def engine_for(
     if not isinstance(model, LabelModel):
         return None
     if list(scales) == [1]:
-        size = model.config.preprocessing.size
-        return open_engine(name, model, size=size, images=images, batch_size=batch_size, say=say)
+        common: _EngineOptions = {"size": model.config.preprocessing.size, "images": images, "batch_size": batch_size}
+        if name == "auto" and images < WORTH_CONVERTING and next(model.parameters()).device.type == "cpu":
+            backbone = open_engine(name, model.backbone, full_batches=True, say=say, **common)
+            return None if backbone.family == "torch" else HeadOnEngine(backbone, model, batch_size)
+        return open_engine(name, model, say=say, **common)
     if name not in ("auto", "torch"):
         raise LabelwiseError(
             f"engine {name} runs a model at one input size; use torch for other scales", options={"engine": "torch"}
         )
     return None
+
+
+class HeadOnEngine:
+    """A model with its backbone in an engine, as features are computed for training, and its head in PyTorch."""
+
+    def __init__(self, backbone: Engine, model: LabelModel, batch_size: int) -> None:
+        self.family, self._backbone, self._model, self._batch_size = backbone.family, backbone, model, batch_size
+
+    @torch.inference_mode()
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
+        maps = torch.from_numpy(run_full_batch(self._backbone, images, self._batch_size))
+        further = {} if known is None else {"known": torch.from_numpy(known)}
+        logits: Floats = self._model.head(maps, **further).numpy()
+        return logits
 
 
 def _in_memory(model: Model) -> Network:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, read_image
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.stream_table import AnyTable
-from labelwise.engines.choose import open_engine
+from labelwise.engines.choose import open_engine, run_full_batch
 from labelwise.features.store import Location, MapWriter, Store, advise, describe_store, entry_key, fingerprint
 from labelwise.model.network import evaluating
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
@@ -105,7 +106,8 @@ class FeatureCache:
             with evaluating(backbone):
                 work = len(table) * len(variants)
                 say = (lambda text: terminal.say(f"Features: {text}", stderr=True)) if progress else None
-                return open_engine(name, backbone, size=preprocessing.size, images=work, batch_size=batch_size, say=say)
+                batches: dict[str, Any] = {"batch_size": batch_size, "full_batches": True}
+                return open_engine(name, backbone, size=preprocessing.size, images=work, **batches, say=say)
 
         if engine == "auto":
             stores = {family: store_of(family) for family in FAMILIES}
@@ -260,17 +262,11 @@ class MapBuilder:
 
 
 def _forward(engine: Engine, inputs: Floats, batch_size: int) -> Tensor:
-    """[n, 3, H, W] -> [n, h, w, C] on the CPU.
-
-    Always runs a full batch: the last bits of a convolution depend on the batch size, and a map must not depend on how
-    many others happened to be missing, e.g. after an interrupted build.
-    """
-    if len(inputs) < batch_size:
-        inputs = np.concatenate([inputs, np.zeros((batch_size - len(inputs), *inputs.shape[1:]), np.float32)])
-    maps = torch.from_numpy(engine(np.ascontiguousarray(inputs)))
+    """[n, 3, H, W] -> [n, h, w, C] on the CPU."""
+    maps = torch.from_numpy(run_full_batch(engine, inputs, batch_size))
     if maps.dim() != 4:
         raise LabelwiseError(f"the backbone gives {list(maps.shape)}, not maps [B, C, H, W]: they cannot be cached")
-    return maps[: len(inputs)].permute(0, 2, 3, 1)
+    return maps.permute(0, 2, 3, 1)
 
 
 def _require_finite(maps: Tensor, paths: list[str]) -> None:
