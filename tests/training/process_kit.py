@@ -43,6 +43,8 @@ def torchrun(*arguments: str, program: tuple[str, ...] = TRAIN) -> None:
     command += ["--master-port", free_port(), *program, *arguments]
     done = fork_server.run(*command, env=os.environ | {"PYTHON_EXEC": str(fork_server.executable())}, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
+    if program is TRAIN:
+        assert done.stderr.count("Evaluate it with") == 1  # once, not by each process
 
 
 def free_port() -> str:

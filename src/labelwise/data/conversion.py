@@ -58,7 +58,8 @@ def convert(
     >>> convert("photos.csv", "coco", "photos-coco")  # doctest: +SKIP
     []
     """
-    table = open_images(data, **reader) if isinstance(data, str | Path) else data
+    if not isinstance(data, StreamTable):
+        data = open_images(data, **reader) if isinstance(data, str | Path) else as_table(data, **reader)
     folder = Path(out)
     if to not in TARGETS:
         raise unknown_name("format to convert to", to, TARGETS)
@@ -66,7 +67,7 @@ def convert(
         raise LabelwiseError(f"one column per label is for {', '.join(MANIFEST_KINDS)}, not for {to}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabelwiseError(f"{folder} exists and is not an empty folder; name another one", options={"out": ...})
-    table = _unpacked(table, to, folder / "images", progress) if isinstance(table, StreamTable) else as_table(table)
+    table = _unpacked(data, to, folder / "images", progress) if isinstance(data, StreamTable) else data
     count = int(table.unknown_per_label().sum())
     if to in ("coco", "imagefolder") and count and unknown == "error":
         raise LabelwiseError(
