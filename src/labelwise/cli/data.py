@@ -16,6 +16,7 @@ from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.files import atomic_write
 from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
+from labelwise.data.sources import open_images
 
 if TYPE_CHECKING:
     from labelwise.data.inspection import Inspection, Pair
@@ -132,7 +133,7 @@ def convert(
     columns
         Manifests: one column per label instead of names; keeps labels that no image has.
     """
-    table = lw.data.open_data(data)
+    table = open_images(data)
     for text in lw.data.convert(table, to, out, columns=columns, unknown=unknown, progress=True):
         note(f"note: {text}")
     say(f"{out}: {counted(len(table), 'image')} as {to}")

@@ -182,7 +182,8 @@ def _read(
     source = parse_source(data)
     if is_streamed(data):
         raise LabelwiseError(
-            f"{data} is a stream of shards, which can be trained and evaluated on; here a table of images is needed"
+            f"{data} is a stream of shards, which can be trained and evaluated on; here images in files are needed. "
+            f"Unpack them with: labelwise data convert {data} --to csv --out photos"
         )
     path = Path(source.path)
     if not path.exists():

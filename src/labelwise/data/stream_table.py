@@ -245,14 +245,16 @@ class StreamTable(SplitTable):
 AnyTable = LabelTable | StreamTable
 
 
-def with_labels_read(table: AnyTable) -> LabelTable:
-    """The labels of all images, read from their shards at once; the images have no names any more."""
+def with_labels_read(table: AnyTable, images: Sequence[str] | None = None) -> LabelTable:
+    """The labels of all images, read from their shards at once. `images`: their paths, if they have any."""
     if isinstance(table, LabelTable):
         return table
+    splits = [shard.split for shard in table.shards for _ in range(shard.count)]
+    images = images or [""] * len(table)
     fill = int(table.blank[0]) if (table.blank == table.blank[0]).all() else ABSENT
     rows = map(table.target, range(len(table)))
     entries = ({int(column): int(row[column]) for column in np.flatnonzero(row != fill)} for row in rows)
-    return LabelTable.from_rows([""] * len(table), entries, table.labels, fill=fill, source=table.source)
+    return LabelTable.from_rows(images, entries, table.labels, splits=splits, fill=fill, source=table.source)
 
 
 def interleaved(parts: Sequence[Iterator[Ints]]) -> Iterator[Ints]:

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from labelwise.core.config import Config, may_read_files
-from labelwise.core.errors import LabelwiseError, one_line
+from labelwise.core.errors import LabelwiseError, one_line, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
@@ -26,7 +26,7 @@ from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.data.table import canonical_split
 from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import REMEMBERING, check_loss, read_prior
+from labelwise.losses import check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig, tower_words
 
@@ -127,6 +127,14 @@ class LossRecipe(Config):
     name: str = "asymmetric"
     scale: PositiveFloat = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
+
+    def has(self, trait: Literal["remembers", "uses_unknown"]) -> bool:
+        """What the class of the loss says of it. Needs PyTorch, but for the default loss."""
+        if self.name == LossRecipe().name:
+            return False
+        with torch_needed():
+            from labelwise.losses import loss_class
+        return bool(getattr(loss_class(self.name), trait))
 
     @field_validator("options")
     @classmethod
@@ -291,11 +299,6 @@ class Recipe(Config):
             }
         )
 
-    @property
-    def can_mix_pairs(self) -> bool:
-        """Whether `pair_mix` makes sense: an image may have any number of labels, and the loss remembers none of it."""
-        return self.model.task == "multi-label" and self.loss.name not in REMEMBERING
-
 
 # The default recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
@@ -354,7 +357,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     recipe = Recipe.parse(values, where, files=True)
-    if path is None and "pair_mix" not in changes and not recipe.can_mix_pairs:  # nobody asked for it
+    by_default = path is None and "pair_mix" not in changes
+    if by_default and (recipe.model.task == "single-label" or recipe.loss.has("remembers")):
         recipe = recipe.model_copy(update={"pair_mix": 0.0})
     return recipe
 
