@@ -293,7 +293,7 @@ def _random_tokens(x: Tensor, dropout: float) -> Tensor:
 def _chosen_tokens(x: Tensor, kept: Tensor) -> Tensor:
     """`x.take_along_dim(kept[..., None], dim=1)`, [B, t, C], which would look up the index for each channel."""
     first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)[:, None]
-    return x.flatten(0, 1).index_select(0, (first + kept).flatten()).unflatten(0, kept.shape)
+    return x.flatten(0, 1).index_select(0, (first + kept).flatten()).view(*kept.shape, x.shape[2])
 
 
 class Decoder(nn.Module):
