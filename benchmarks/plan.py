@@ -60,9 +60,13 @@ class Work:
     validation: int
     labels: int
     photo: tuple[int, int]  # pixels of a typical one
-    photo_bytes: int
-    bytes_from: str
+    archive: tuple[int, int, str]  # bytes, photos in it, and who says so
     batches: dict[int, tuple[int, int, float]]
+
+    @property
+    def photo_bytes(self) -> float:
+        size, photos, _ = self.archive
+        return size / photos
 
 
 WORKS = {
@@ -70,24 +74,24 @@ WORKS = {
         "Open Images V6, ML-Decoder with 200 queries, TResNet-M at 224",
         "recipes/ml-decoder/open-images-k200.yaml",
         "openimages:/data/openimages",
-        *(9_011_219, 41_620, 9_600, (1024, 768), 294_000),
-        "513 GB for 1,743,042 photos, CVDF's copy",
+        *(9_011_219, 41_620, 9_600, (1024, 768)),
+        (513_000_000_000, 1_743_042, "CVDF's copy with at most 1,024 pixels a side, by its README"),
         {1: (56, 1, 1), 8: (448, 1, 8**0.5), 64: (3_584, 1, 8)},
     ),
     "coco": Work(
         "COCO 2014, HSQ, ResNet-101 at 576",
         "recipes/hsq/coco-resnet101-576.yaml",
         "coco:/data/coco2014",
-        *(82_081, 40_137, 80, (640, 480), 165_000),
-        "13.5 GB for 82,783 photos, train2014.zip",
+        *(82_081, 40_137, 80, (640, 480)),
+        (13_510_573_713, 82_783, "train2014.zip, by its server"),
         {1: (16, 4, 1), 8: (64, 1, 1), 64: (512, 1, 8**0.5)},
     ),
     "imagenet": Work(
         "ImageNet, ML-Decoder with 100 queries, ResNet-50 at 224, 300 epochs",
         "recipes/ml-decoder/imagenet-a2.yaml",
         "imagefolder:/data/imagenet",
-        *(1_281_167, 50_000, 1_000, (500, 375), 115_000),
-        "147.9 GB for 1,281,167 photos, ILSVRC2012_img_train.tar",
+        *(1_281_167, 50_000, 1_000, (500, 375)),
+        (147_897_477_120, 1_281_167, "ILSVRC2012_img_train.tar, 138 GiB by its site"),
         {1: (256, 8, 1), 8: (2_048, 1, 1), 64: (2_048, 1, 1)},
     ),
 }
@@ -229,7 +233,8 @@ def section(name: str, result: dict[str, Any]) -> str:
             shown = share if key == "share_of_peak" else f"{value} {unit}".strip()
             lines.append(f"| {key.replace('_', ' ')} | {shown} | {why} |")
         for key, work in WORKS.items():
-            what = f"{work.photo_bytes / 1e3:.0f} kB a photo ({work.bytes_from})"
+            size, photos, source = work.archive
+            what = f"{work.photo_bytes / 1e3:.0f} kB a photo: {size / 1e9:,.1f} GB for {photos:,} ({source})"
             lines.append(f"| {key} | {what} | {work.images:,} training and {work.validation:,} validation photos |")
         for key, found in result["loading"].items():
             width, height = WORKS[key].photo

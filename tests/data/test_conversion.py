@@ -256,3 +256,18 @@ def test_an_image_folder_loses_labels_that_are_only_unknown(photos: list[str], t
     table = LabelTable.from_lists(photos[:1], [["cat"]], unknown=[["dog"]])
     notes = convert(table, "imagefolder", tmp_path / "out", unknown="absent")
     assert notes == ["1 label that no image has is gone (dog)"]
+
+
+def test_shards_are_unpacked_with_splits_and_unknown_labels(photos: list[str], tmp_path: Path) -> None:
+    unknown = [["zebra"] if row % 3 == 0 else [] for row in range(12)]
+    splits = ["train" if row % 4 else "test" for row in range(12)]
+    table = LabelTable.from_lists(photos, [[LABELS[row % 2]] for row in range(12)], splits=splits, unknown=unknown)
+    convert(table, "webdataset", tmp_path / "shards")
+    with pytest.raises(LabelwiseError, match="shards are unpacked as csv, tsv, jsonl, parquet"):
+        convert(f"webdataset:{tmp_path / 'shards'}", "coco", tmp_path / "no")
+    convert(f"webdataset:{tmp_path / 'shards'}", "csv", tmp_path / "out")
+    back = open_data(tmp_path / "out" / "labels.csv")
+    for split in ("train", "test"):
+        expected, found = table.select(split), back.select(split)
+        assert [Path(image).read_bytes() for image in found.images] == [Path(i).read_bytes() for i in expected.images]
+        assert found.with_labels(table.labels).targets().tolist() == expected.targets().tolist()

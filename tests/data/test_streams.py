@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import pickle
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,35 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.images import BadImageError
 from labelwise.data.sources import open_images
-from labelwise.data.stream_table import StreamTable
 from labelwise.data.streams import open_shard
-from labelwise.data.table import LabelTable
-
-LABELS = ["cat", "dog", "cow"]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-
-
-def png(number: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (8, 6), (number * 8, 0, 255)).save(data, "PNG")  # the decoder looks at the bytes, not at the name
-    return data.getvalue()
-
-
-def labels_of(number: int) -> list[str]:
-    return [name for bit, name in enumerate(LABELS) if number >> bit & 1]
-
-
-def target_of(number: int) -> list[int]:
-    return [number >> bit & 1 for bit in range(3)]
+from stream_kit import LABELS, check, labels_of, numbered, opened, png, target_of, write_tar
 
 
 @pytest.fixture(scope="module")
@@ -55,22 +30,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.write({"__key__": f"{number:04d}", "jpg": png(number), "json": {"labels": labels_of(number)}})
     assert len(list(folder.glob("*.tar"))) == 4
     return folder
-
-
-def opened(data: object, **options: Any) -> StreamTable:
-    table = open_images(str(data), **options)
-    assert isinstance(table, StreamTable)
-    return table
-
-
-def check(table: StreamTable, expected: int = 23) -> None:
-    """Every sample once, with its own image and labels, read in a random order."""
-    assert len(table) == expected
-    for row in np.random.default_rng(0).permutation(expected).tolist():
-        name, content = table.image(row)
-        assert (content, table.target(row).tolist()) == (png(row), target_of(row))
-        assert name == table.images[row]
-    assert table.targets().tolist() == [target_of(row) for row in range(expected)]
 
 
 def test_shards_by_pattern_folder_and_glob(shards: Path) -> None:
@@ -99,26 +58,6 @@ def test_the_same_samples_as_the_webdataset_package(shards: Path) -> None:
         for row in range(len(table))
     ]
     assert ours == theirs
-
-
-def write_tar(path: Path, files: dict[str, bytes | str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
-        for name, content in files.items():
-            data = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
-def numbered(numbers: range, labelled: bool = True) -> dict[str, bytes | str]:
-    files: dict[str, bytes | str] = {}
-    for number in numbers:
-        files[f"{number:04d}.png"] = png(number)
-        if labelled:
-            files[f"{number:04d}.json"] = json.dumps(labels_of(number))
-    return files
 
 
 @pytest.mark.parametrize(
@@ -310,143 +249,3 @@ def test_shards_in_a_bucket(tmp_path: Path, bucket: str) -> None:
         file.write(b"cat\ndog\ncow\n")
     for data in (f"{bucket}/train-*.tar", f"{bucket}/train-{{0..2}}.tar", f"stream:{bucket}/train-*.tar"):
         check(opened(data))
-
-
-# ---- Parquet, lists, labels in a table of their own
-
-
-def rows(count: int = 23) -> dict[str, list[Any]]:
-    return {
-        "key": [f"{number:04d}" for number in range(count)],
-        "image": [{"bytes": png(number), "path": None} for number in range(count)],
-        "labels": [labels_of(number) for number in range(count)],
-    }
-
-
-def write_parquet(path: Path, columns: dict[str, list[Any]], row_group_size: int = 7) -> Path:
-    pyarrow = pytest.importorskip("pyarrow")
-    pyarrow.parquet = pytest.importorskip("pyarrow.parquet")
-    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=row_group_size)
-    return path
-
-
-def test_parquet_with_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.data.shard_kinds.ROWS_PER_SHARD", 4)
-    file = write_parquet(tmp_path / "train-0.parquet", rows())
-    for data in (file, f"{tmp_path}/train-*.parquet"):
-        check(opened(data, labels=LABELS))
-    table = opened(file, labels=LABELS)
-    assert (len(table.shards), table.split_names) == (7, ("train",))  # 7 = 4 + 3 rows of a group
-    raw = rows() | {
-        "image": [png(number) for number in range(23)],
-        "labels": ["|".join(labels_of(n)) for n in range(23)],
-    }
-    check(opened(write_parquet(tmp_path / "raw.parquet", raw), labels=LABELS))
-
-
-def test_parquet_with_paths_is_a_table_or_a_stream(tmp_path: Path) -> None:
-    for number in range(23):
-        (tmp_path / f"{number}.png").write_bytes(png(number))
-    paths = {"image": [f"{n}.png" for n in range(23)], "labels": ["|".join(labels_of(n)) for n in range(23)]}
-    file = write_parquet(tmp_path / "photos.parquet", paths)
-    assert isinstance(open_images(file), LabelTable)
-    table = opened(f"stream:{file}", labels=LABELS)
-    assert [table.image(row).data for row in range(23)] == [png(number) for number in range(23)]
-    assert table.targets().tolist() == [target_of(number) for number in range(23)]
-
-
-def test_a_list_of_paths_with_labels_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.data.shard_kinds.LINES_PER_SHARD", 5)
-    (tmp_path / "images").mkdir()
-    for number in range(23):
-        (tmp_path / "images" / f"{number:04d}.png").write_bytes(png(number))
-    lines = [f"images/{number:04d}.png" for number in range(23)]
-    (tmp_path / "list.txt").write_text("\n".join([*lines[:9], "", *lines[9:]]))
-    side = rows()
-    del side["image"]
-    labels = write_parquet(tmp_path / "labels.parquet", side)
-    table = opened(f"stream:{tmp_path}/list.txt?labels_from={labels}", labels=LABELS)
-    assert len(table.shards) == 5
-    assert [table.image(row).data for row in range(23)] == [png(number) for number in range(23)]
-    assert table.targets().tolist() == [target_of(number) for number in range(23)]
-    assert pickle.loads(pickle.dumps(table)).target(3).tolist() == target_of(3)
-
-
-def test_labels_of_shards_in_a_table(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", numbered(range(23), labelled=False))
-    side = rows() | {"absent": [["cow"]] * 23}
-    side["labels"] = [["dog"]] * 23
-    del side["image"]
-    labels = write_parquet(tmp_path / "labels.parquet", side)
-    table = opened(f"{tmp_path}/a.tar?labels_from={labels}&unlisted=unknown", labels=LABELS)
-    assert table.targets([0, 22]).tolist() == [[-1, 1, 0]] * 2
-    few = write_parquet(tmp_path / "few.parquet", {name: values[:5] for name, values in side.items()})
-    with pytest.raises(LabelwiseError, match=r"few\.parquet has no row for the sample '0007'; add it"):
-        opened(f"{tmp_path}/a.tar?labels_from={few}", labels=LABELS).target(7)
-    twice = write_parquet(tmp_path / "twice.parquet", {"key": ["1", "1"], "labels": [["cat"], ["dog"]]})
-    with pytest.raises(LabelwiseError, match="a key in column 'key' is there twice"):
-        opened(f"{tmp_path}/a.tar?labels_from={twice}", labels=LABELS)
-    with pytest.raises(LabelwiseError, match=r"has no key column among key, labels, absent; add key_column="):
-        opened(f"{tmp_path}/a.tar?labels_from={labels}&key_column=name", labels=LABELS)
-
-
-# ---- Hugging Face datasets
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset in three local forms: saved to disk, a folder of Parquet files, and one of JSON lines (streamed)."""
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    folder = tmp_path_factory.mktemp("hf")
-    features = datasets.Features(
-        {
-            "id": datasets.Value("string"),
-            "image": datasets.Image(),
-            "labels": datasets.List(datasets.ClassLabel(names=LABELS)),
-        }
-    )
-    numbers = [[bit for bit in range(3) if number >> bit & 1] for number in range(23)]
-    content = rows() | {"id": [str(number) for number in range(23)], "labels": numbers}
-    del content["key"]
-    dataset = datasets.Dataset.from_dict(content, features=features)
-    datasets.DatasetDict({"train": dataset, "validation": dataset.select(range(5))}).save_to_disk(str(folder / "disk"))
-    dataset.to_parquet(str(folder / "parquet" / "train.parquet"))
-    (folder / "lines").mkdir()
-    images = folder / "images"
-    images.mkdir()
-    for number in range(23):
-        (images / f"{number}.png").write_bytes(png(number))
-    records = [{"image": str(images / f"{n}.png"), "labels": labels_of(n)} for n in range(23)]
-    (folder / "lines" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return folder
-
-
-@pytest.mark.parametrize("form", ["disk", "parquet", "lines"])
-def test_hugging_face_datasets(saved: Path, form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
-    monkeypatch.setattr("labelwise.data.shard_kinds.ROWS_PER_SHARD", 6)
-    table = opened(f"hf:{saved / form}", labels=None if form != "lines" else LABELS)
-    assert table.labels == tuple(LABELS)
-    train = table.select("train")
-    assert [train.image(row).data for row in range(23)] == [png(number) for number in range(23)]
-    assert train.targets().tolist() == [target_of(number) for number in range(23)]
-    assert opened(f"hf:{saved / form}", labels=["cow"]).target(4).tolist() == [1]
-
-
-def test_hugging_face_splits_and_columns(saved: Path) -> None:
-    table = opened(f"hf:{saved / 'disk'}")
-    assert table.split_names == ("train", "val")
-    check(table.select("val"), expected=5)
-    with pytest.raises(LabelwiseError, match=r"unknown split 'test'; choose one of train, val"):
-        table.select("test")
-    with pytest.raises(
-        LabelwiseError, match=r"has no label column 'tags': it has image, labels, id; add label_column="
-    ):
-        opened(f"hf:{saved / 'disk'}?label_column=tags")
-
-
-def test_without_the_datasets_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(LabelwiseError, match=r"pip install 'labelwise\[streaming\]'"):
-        opened("hf:photos")

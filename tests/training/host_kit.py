@@ -26,11 +26,12 @@ class Host:
     def torchrun(self, meeting: Host, *arguments: str) -> Process:
         """torchrun with one process on this host, in a group that may shrink to one host and grow to two. They meet at
         one of them, which must not be lost."""
-        # Two hosts meet at once; one alone waits for another for so many seconds.
-        conf = f"last_call_timeout=20,is_host={int(self is meeting)}"  # both have this machine's name
+        # One that is silent for 5 s is taken for lost, and one alone waits 2 s for another. Two hosts meet at once.
+        conf = "keep_alive_interval=1,keep_alive_max_attempt=5,last_call_timeout=2"
+        conf += f",is_host={int(self is meeting)}"  # both have this machine's name
         command = ["-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting.address}:{PORT}", "--rdzv-id", "test"]
-        command += ["--rdzv-conf", conf, "--local-addr", self.address, "-m", "labelwise", "train", *arguments]
+        command += ["--rdzv-conf", conf, "--local-addr", self.address, *arguments]
         warm = {"PYTHON_EXEC": str(fork_server.executable()), fork_server.NETWORK: self.name}
         # Else a host that comes back waits for an address that torchrun (2.15) tells in the first round alone.
         environment = os.environ | warm | {"GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

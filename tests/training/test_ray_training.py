@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,13 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.training.run import read_history
-from tests import fork_server
+from process_kit import same_bits, torchrun
 from tests.fork_server import Command
 from tests.jobs.job_kit import kill, workers_of
 
@@ -31,15 +28,8 @@ def train_words(sample: Path, out: Path, epochs: int) -> list[str]:
     return ["train", "--data", str(sample), *SETTINGS, "--epochs", str(epochs), "--out", str(out)]
 
 
-def torchrun(words: list[str]) -> None:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "labelwise", *words]
-    done = fork_server.run(*command, env=os.environ | {"PYTHON_EXEC": str(fork_server.executable())}, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def assert_the_same_run(one: Path, other: Path) -> None:
-    expected, found = (load_file(run / "model" / "model.safetensors") for run in (one, other))
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert same_bits(one, other)
     for row, again in zip(read_history(one), read_history(other), strict=True):
         assert {name: row[name] for name in ("loss", "mAP", "OF1")} == {
             name: again[name] for name in ("loss", "mAP", "OF1")
@@ -49,7 +39,7 @@ def assert_the_same_run(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_gives_the_bits_of_torchrun_whoever_is_killed(sample: Path, tmp_path: Path) -> None:
-    torchrun(train_words(sample, tmp_path / "torchrun", epochs=40))
+    torchrun(*train_words(sample, tmp_path / "torchrun", epochs=40)[1:])
     command = [sys.executable, "-m", "labelwise", *train_words(sample, tmp_path / "ray", epochs=40)]
     process = subprocess.Popen([*command, "--runner", "ray", "--processes", "2"], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "ray" / "log.txt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 import labelwise as lw
+from labelwise import losses
 from labelwise.core.errors import LabelwiseError
+from labelwise.losses import modules
 from labelwise.training import load_recipe
 from labelwise.training.check import check
 from labelwise.training.checkpoint import named, read_checkpoint
@@ -75,6 +78,25 @@ def test_images_are_not_mixed_unless_somebody_asks_for_it_who_is_told(monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(LabelwiseError, match=r"'em' remembers .*, so it trains in one process, not in 2"):
         check(load_recipe(None, {"loss.name": "em", "batch_size": 32}))
+
+
+def test_a_loss_of_another_package_is_checked_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelwise.losses.modules._LOSSES", copy(modules._LOSSES))  # forget them after the test
+
+    class Recalling(losses.Loss, name="recalling", function=losses.bce, memory=lambda: None):
+        """Remembers images, and ignores unknown labels."""
+
+    class Guessing(losses.Loss, name="guessing", function=losses.bce, uses_unknown=True):
+        """The other way round."""
+
+    assert [load_recipe(None, {"loss.name": name}).pair_mix for name in ("recalling", "guessing")] == [0, 0.5]
+    with pytest.raises(LabelwiseError, match=r"'recalling' remembers something of each image, so neither .*cutmix=0"):
+        check(load_recipe(None, {"loss.name": "recalling", "cutmix": 0.2}))
+    with pytest.raises(LabelwiseError, match=r"'recalling' remembers .*, so it trains in one process, not in 2"):
+        check(load_recipe(None, {"loss.name": "recalling"}), processes=2)
+    with pytest.raises(LabelwiseError, match="hides the labels that it is told"):
+        check(load_recipe(None, {"model.head": "c-tran", "loss.name": "guessing"}))
+    check(load_recipe(None, {"model.head": "c-tran", "loss.name": "recalling"}))
 
 
 def test_gpr_gets_the_epoch_and_their_number(hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import subprocess
 import tarfile
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
@@ -26,9 +24,12 @@ from labelwise.data.stream_table import StreamTable
 from labelwise.loading import AugmentationConfig, ImageDataset, eval_transform, train_transform
 from labelwise.training.batches import ImageBatches, Share
 from labelwise.training.checkpoint import read_checkpoint
+from labelwise.training.recipe import save_recipe
+from labelwise.training.run import read_history
+from labelwise.training.setup import grouped_labels
 from labelwise.training.train import train
+from process_kit import finished, same_bits, start, torchrun
 from run_kit import recipe
-from tests import fork_server
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +46,6 @@ def source(shards: Path, **options: object) -> str:
     return f"webdataset:{shards}?shuffle=20" + "".join(f"&{name}={value}" for name, value in options.items())
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
-def same_bits(one: Path, other: Path) -> bool:
-    first, second = weights(one), weights(other)
-    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
 def test_killed_while_workers_read_a_run_resumes_to_the_same_bits(shards: Path, tmp_path: Path) -> None:
     settings = {"epochs": 3, "checkpoint_minutes": 1e-6, "augmentation.crop": 0.5, "data.validation": None}
     train(recipe(Path(source(shards)), **settings), tmp_path / "whole")  # read by this process alone
@@ -63,20 +55,15 @@ def test_killed_while_workers_read_a_run_resumes_to_the_same_bits(shards: Path, 
         f"wanted = load_recipe({str(tmp_path / 'whole' / 'recipe.yaml')!r}, {{'workers': 2}})\n"
         f"train(wanted, {str(killed)!r}, resume='resume' in sys.argv)\n"
     )
-
-    def start(*arguments: str) -> fork_server.Process:
-        return fork_server.start(tmp_path / "run.py", *arguments, env=dict(os.environ), stderr=subprocess.STDOUT)
-
-    process, reached = start(), -1
+    program = (str(tmp_path / "run.py"),)
+    process, reached = start(program=program), -1
     while reached < 7 and process.poll() is None:  # within the second epoch of five steps
         time.sleep(0.005)
         reached = read_checkpoint(last)[1]["step"] if last.exists() else -1
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate()
     assert 0 < reached < 15, output
-    finished = start("resume")
-    output, _ = finished.communicate(timeout=120)
-    assert finished.returncode == 0, output
+    finished(start("resume", program=program))
     assert same_bits(tmp_path / "whole", killed)
 
 
@@ -102,6 +89,43 @@ def test_any_number_of_processes_sees_the_same_images_in_the_same_steps(shards: 
             assert sorted(key for share in shares for key in keys(share[number])) == sorted(step)
     seen = [keys(step) for rank in range(3) for step in batches(table, Share()).validation(Share(rank, 3))]
     assert len({key for step in seen for key in step}) == 42
+
+
+def test_torchrun_on_shards_sees_every_image_once_and_gives_the_metrics_of_one_process(
+    shards: Path, tmp_path: Path
+) -> None:
+    """42 images in steps of 8, with a worker for each process. What a process draws for itself is off."""
+    off = {"model.options": {"dim": 16, "attention_heads": 2, "dropout": 0.0, "token_dropout": 0.0}, "pair_mix": 0}
+    off |= {"augmentation.crop": 0.5, "model.freeze": "early"}
+    save_recipe(recipe(Path(source(shards)), workers=1, **off), tmp_path / "recipe.yaml")
+    (tmp_path / "run.py").write_text(
+        "import os, sys\nfrom pathlib import Path\nfrom labelwise.training import load_recipe\n"
+        "from labelwise.training.loop import Trainer\nfrom labelwise.training.train import train\n"
+        "step, out = Trainer._step, Path(sys.argv[1])\n"
+        "def told(self, inputs, targets, rows, number):\n"
+        "    with (out / f'rows-{os.environ.get(\"RANK\", 0)}').open('a') as file:\n"
+        "        print(*rows.tolist(), file=file)\n"
+        "    return step(self, inputs, targets, rows, number)\n"
+        "Trainer._step = told\n"
+        f"train(load_recipe({str(tmp_path / 'recipe.yaml')!r}), out / 'run')\n"
+    )
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    finished(start(str(tmp_path / "one"), program=(str(tmp_path / "run.py"),)))
+    torchrun(str(tmp_path / "two"), program=(str(tmp_path / "run.py"),))
+
+    def steps(file: Path) -> list[set[int]]:
+        return [set(map(int, line.split())) for line in file.read_text().splitlines()]
+
+    alone = steps(tmp_path / "one" / "rows-0")
+    both = [steps(tmp_path / "two" / f"rows-{rank}") for rank in range(2)]
+    assert [first | second for first, second in zip(*both, strict=True)] == alone
+    for epoch in (alone[:5], alone[5:]):
+        assert len(set.union(*epoch)) == 40  # the two images that do not fill a batch wait for other epochs
+    found, expected = (read_history(tmp_path / name / "run") for name in ("two", "one"))
+    for row, again in zip(expected, found, strict=True):
+        assert again["loss"] == pytest.approx(row["loss"], abs=1e-3)
+        assert again["mAP"] == pytest.approx(row["mAP"], abs=0.05)
 
 
 def test_evaluation_from_shards_gives_the_numbers_of_the_files(sample: Path, shards: Path, tmp_path: Path) -> None:
@@ -170,10 +194,22 @@ def test_what_needs_all_labels_beforehand_is_refused(shards: Path, tmp_path: Pat
     for changes, message in (
         ({"data.empty_images": "drop"}, r"known only when they are read; keep them \(data.empty_images='keep'\)"),
         ({"data.unseen": ["sun"]}, r"known only when they are read; keep them \(data.unseen_images='keep'\)"),
-        ({"model.head": "ml-decoder", "model.grouping": "co-occurrence"}, "group labels at random"),
     ):
         with pytest.raises(LabelwiseError, match=message):
             train(recipe(Path(source(shards)), **changes, **{"model.options": {}}), tmp_path / "run", overwrite=True)
+
+
+@pytest.mark.parametrize("kind", ["words", "co-occurrence"])
+def test_labels_are_grouped_as_from_files(sample: Path, shards: Path, kind: str, tmp_path: Path) -> None:
+    tables = lw.data.open_data(sample).select("train"), open_images(source(shards)).select("train")
+    vectors = torch.randn(len(tables[0].labels), 8, generator=torch.Generator().manual_seed(0))
+    save_file(dict(zip(tables[0].labels, vectors.unbind(), strict=True)), tmp_path / "words.safetensors")
+    changes = {"model.head": "ml-decoder", "model.options": {"groups": 4}, "model.grouping": kind}
+    wanted = recipe(sample, **changes, **{"model.words": {"source": str(tmp_path / "words.safetensors")}})
+    files, streamed = (grouped_labels(wanted, table) for table in tables)
+    assert files is not None
+    assert streamed is not None
+    assert torch.equal(files, streamed)
 
 
 def test_memory_holds_no_list_of_images(tmp_path: Path) -> None:

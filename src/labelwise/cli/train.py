@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal
@@ -85,7 +86,8 @@ def train(
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
         raise
     source = run.recipe.data.source if run.recipe else data
-    say(f"Evaluate it with: labelwise evaluate {out} --data {quote(str(source))} --split test", stderr=True)
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, the first one speaks
+        say(f"Evaluate it with: labelwise evaluate {out} --data {quote(str(source))} --split test", stderr=True)
 
 
 def _written(run: Path) -> int | None:

@@ -20,8 +20,9 @@ from labelwise.data.images import is_image, read_bytes
 from labelwise.data.manifests import lost_label_notes, row_names, write_manifest
 from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import MANIFEST_KINDS
-from labelwise.data.sources import as_table
-from labelwise.data.table import PRESENT, LabelTable
+from labelwise.data.sources import as_table, open_images
+from labelwise.data.stream_table import StreamTable, with_labels_read
+from labelwise.data.table import PRESENT, SPLITS, LabelTable
 
 if TYPE_CHECKING:
     import pandas
@@ -31,7 +32,7 @@ SHARD_IMAGES = 1000
 
 
 def convert(
-    data: LabelTable | pandas.DataFrame | str | Path,
+    data: LabelTable | StreamTable | pandas.DataFrame | str | Path,
     to: str,
     out: str | Path,
     *,
@@ -43,7 +44,7 @@ def convert(
     """Write a dataset in another format.
 
     Args:
-        data: A table, or what `open_data` takes.
+        data: A table, or what `open_data` takes. Shards are unpacked into `out`, with a csv, tsv, jsonl or parquet.
         to: csv, tsv, jsonl, parquet, coco, imagefolder or webdataset.
         out: A new or empty folder.
         columns: Manifests: one column per label, see `write_manifest`.
@@ -57,13 +58,16 @@ def convert(
     >>> convert("photos.csv", "coco", "photos-coco")  # doctest: +SKIP
     []
     """
-    table, folder = as_table(data, **reader), Path(out)
+    if not isinstance(data, StreamTable):
+        data = open_images(data, **reader) if isinstance(data, str | Path) else as_table(data, **reader)
+    folder = Path(out)
     if to not in TARGETS:
         raise unknown_name("format to convert to", to, TARGETS)
     if columns and to not in MANIFEST_KINDS:
         raise LabelwiseError(f"one column per label is for {', '.join(MANIFEST_KINDS)}, not for {to}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabelwiseError(f"{folder} exists and is not an empty folder; name another one", options={"out": ...})
+    table = _unpacked(data, to, folder / "images", progress) if isinstance(data, StreamTable) else data
     count = int(table.unknown_per_label().sum())
     if to in ("coco", "imagefolder") and count and unknown == "error":
         raise LabelwiseError(
@@ -80,6 +84,19 @@ def convert(
 
 
 # ---- images
+
+
+def _unpacked(table: StreamTable, to: str, folder: Path, progress: ShowProgress) -> LabelTable:
+    """The images of shards as files in `folder`, as a table."""
+    if to not in MANIFEST_KINDS:
+        raise LabelwiseError(
+            f"{table.source}: shards are unpacked as {', '.join(MANIFEST_KINDS)}", options={"to": "csv"}
+        )
+    folder.mkdir(parents=True)
+    files = [folder / f"{row:08d}.jpg" for row in range(len(table))]  # whatever it is: the content decides
+    for row in track(range(len(table)), "Writing images", shown=progress):
+        files[row].write_bytes(table.image(row).data)
+    return with_labels_read(table, [str(file) for file in files])
 
 
 def _file_names(table: LabelTable) -> list[str]:
@@ -134,7 +151,7 @@ def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) 
             f"an image folder holds exactly one label per image, but {len(wrong)} of {len(table)} images have none or "
             f"several, for example {table.images[wrong[0]]!r}; choose another format"
         )
-    if table.split_names != ("",) and not set(table.split_names) <= {"train", "val", "test"}:
+    if table.split_names != ("",) and not set(table.split_names) <= set(SPLITS):
         splits = ", ".join(repr(name) for name in table.split_names)
         raise LabelwiseError(f"an image folder holds the splits train, val and test, or none, not {splits}")
     for name in table.labels:

@@ -4,8 +4,8 @@ A local tar file and a list are read where they are: an index says at which byte
 address, zipped, Parquet) cannot be read at random, so a shard is first copied to the cache, images and labels one after
 the other, and the copies that were used longest ago are deleted when the cache is full.
 
-Neither torchdata's StatefulDataLoader nor webdataset nor `datasets` could serve here: they count what each worker of
-each process has read, so a run resumes exactly only with the same number of workers and processes.
+Not torchdata's StatefulDataLoader: it saves a state for each worker of each process, and loads it only with as many
+workers (0.11: AssertionError). webdataset and `datasets` count what each worker has read, too.
 """
 
 from __future__ import annotations

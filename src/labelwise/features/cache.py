@@ -22,7 +22,7 @@ from labelwise.data.images import BadImage, BadImageError, Encoded, OnBadImage, 
 from labelwise.data.preprocessing import Preprocessing
 from labelwise.data.stream_table import AnyTable
 from labelwise.engines.choose import open_engine, run_full_batch
-from labelwise.features.store import Location, MapWriter, Store, describe_store, entry_key, fingerprint
+from labelwise.features.store import Location, MapWriter, Store, advise, describe_store, entry_key, fingerprint
 from labelwise.model.network import evaluating
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
@@ -42,6 +42,8 @@ class FeatureCache:
         shards = {found[0]: None for variant in locations for found in variant if found}  # an ordered set
         number = {shard: i for i, shard in enumerate(shards)}
         self._maps = [shard.maps.flatten(1) for shard in shards]  # [n, H * W * C] each
+        for maps in self._maps:
+            advise("random", maps)
         self._slots = np.array(
             [[(number[found[0]], found[1]) if found else (-1, -1) for found in variant] for variant in locations]
         )  # [variants, M, 2]: shard and slot
@@ -136,9 +138,12 @@ class FeatureCache:
             raise ValueError(f"row {wanted[(slots < 0).any(axis=1)][0]} has no features; choose among `rows`")
         channels, height, width = self.shape
         out = torch.empty(len(wanted), height * width * channels)
+        maps = [self._maps[shard][slot] for shard, slot in slots.tolist()]
+        for one in maps:  # of a cache larger than memory, the disk then reads these at once, and nothing else
+            advise("willneed", one)
         # Row by row: each copy converts as it reads, several times faster than gathering halves and converting them.
-        for target, (shard, slot) in zip(out.unbind(), slots.tolist(), strict=True):
-            target.copy_(self._maps[shard][slot])
+        for target, one in zip(out.unbind(), maps, strict=True):
+            target.copy_(one)
         return out.view(-1, height, width, channels).permute(0, 3, 1, 2)
 
 

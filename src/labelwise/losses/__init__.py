@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TwoWay,
         create,
         list_losses,
+        loss_class,
         loss_options,
     )
     from labelwise.losses.partial import em, gpr, role
@@ -59,6 +60,7 @@ __all__ = [
     "gpr",
     "hill",
     "list_losses",
+    "loss_class",
     "loss_options",
     "ranking",
     "role",
@@ -71,8 +73,6 @@ BUILT_IN = (
     *("bce", "softmax-cross-entropy", "focal", "asymmetric", "two-way", "ranking", "hill", "splc", "csl"),
     *("em", "role", "gpr"),
 )
-REMEMBERING = ("em", "role")  # something of each image, so that images are not mixed and one process sees all of them
-USING_UNKNOWN = (*REMEMBERING, "gpr", "csl")  # they learn from labels that nobody has looked for
 
 __getattr__ = lazy_imports(__name__, __file__)
 

@@ -41,7 +41,8 @@ class Loss(nn.Module):
 
     A loss that `remembers` something of each image makes room for it in `start`, as buffers, which every checkpoint
     holds. Training then names the images of a batch: `loss(logits, targets, rows)`. `memory` is the function that
-    changes what is remembered; its keyword-only arguments are options, too.
+    changes what is remembered; its keyword-only arguments are options, too. Such a loss trains in one process, on
+    images that are not mixed. `uses_unknown` says that it learns from labels that nobody has looked for.
 
     Args:
         options: Options of the function, checked against its signature.
@@ -60,16 +61,24 @@ class Loss(nn.Module):
     name: ClassVar[str]
     function: ClassVar[Callable[..., Tensor]]
     memory: ClassVar[Callable[..., Any] | None]
+    remembers: ClassVar[bool]
+    uses_unknown: ClassVar[bool]
     epoch, epochs = 0, 1
 
     def __init_subclass__(
-        cls, *, name: str, function: Callable[..., Tensor], memory: Callable[..., Any] | None = None
+        cls,
+        *,
+        name: str,
+        function: Callable[..., Tensor],
+        memory: Callable[..., Any] | None = None,
+        uses_unknown: bool = False,
     ) -> None:
         super().__init_subclass__()
         if name in _LOSSES:
             raise LabelwiseError(f"there is a loss {name!r} already; choose another name")
         cls.name, cls.function = name, staticmethod(function)
         cls.memory = None if memory is None else staticmethod(memory)
+        cls.remembers, cls.uses_unknown = memory is not None, uses_unknown
         _LOSSES[name] = cls
 
     def __init__(self, **options: Any) -> None:
@@ -80,11 +89,6 @@ class Loss(nn.Module):
                 raise unknown_name("option", option, known.model_fields, f"loss {self.name!r}")
         self.options = known.parse(options, f"loss {self.name!r}").model_dump()
         self._clock = [name for name in _CLOCK if name in inspect.signature(self.function).parameters]
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the loss must be told which images a batch holds."""
-        return self.memory is not None
 
     @property
     def is_steady(self) -> bool:
@@ -167,11 +171,11 @@ class SPLC(Loss, name="splc", function=splc):
     """Self-paced loss correction (Zhang et al., 2021). Without `set_epoch` it stays at epoch 0: no correction."""
 
 
-class CSL(Loss, name="csl", function=csl):
+class CSL(Loss, name="csl", function=csl, uses_unknown=True):
     """Class-aware selective loss for partial labels (Ben-Baruch et al., CVPR 2022)."""
 
 
-class EM(Loss, name="em", function=em, memory=pseudo_negatives):
+class EM(Loss, name="em", function=em, memory=pseudo_negatives, uses_unknown=True):
     """Entropy maximisation with asymmetric pseudo-labels (Zhou et al., ECCV 2022).
 
     The authors score all images once more after each epoch. Here the scores are those of the training steps, which
@@ -205,7 +209,7 @@ class EM(Loss, name="em", function=em, memory=pseudo_negatives):
         return self._value(logits, targets, pseudo_labels=self.pseudo_labels[rows])
 
 
-class ROLE(Loss, name="role", function=role, memory=adam_step):
+class ROLE(Loss, name="role", function=role, memory=adam_step, uses_unknown=True):
     """Regularised online label estimation (Cole et al., CVPR 2021). Without `start` and `rows` it is their EPR loss."""
 
     estimates: Tensor  # [M, N]: logits of the estimated labels
@@ -244,7 +248,7 @@ class ROLE(Loss, name="role", function=role, memory=adam_step):
         adam_step(self.estimates, whole, self.first, self.second, int(self.steps), **options)
 
 
-class GPR(Loss, name="gpr", function=gpr):
+class GPR(Loss, name="gpr", function=gpr, uses_unknown=True):
     """Generalised pseudo-label robust loss (Tran et al., ICCV 2025), which changes over the epochs."""
 
 
@@ -258,6 +262,18 @@ def list_losses() -> list[str]:
     return list(_LOSSES)
 
 
+def loss_class(name: str) -> type[Loss]:
+    """The class that `create` makes a module of.
+
+    Args:
+        name: One of `list_losses()`.
+
+    >>> loss_class("em").remembers
+    True
+    """
+    return _LOSSES.find(name)
+
+
 def loss_options(name: str) -> list[str]:
     """The options that a loss takes.
 
@@ -267,7 +283,7 @@ def loss_options(name: str) -> list[str]:
     >>> loss_options("bce")
     ['label_smoothing', 'target_threshold', 'unknown', 'unknown_weight', 'reduction']
     """
-    return list(_options_of(_LOSSES.find(name)).model_fields)
+    return list(_options_of(loss_class(name)).model_fields)
 
 
 def create(name: str, **options: Any) -> Loss:
@@ -280,7 +296,7 @@ def create(name: str, **options: Any) -> Loss:
     >>> create("focal", gamma=1.5)
     Focal(gamma=1.5, alpha=None, unknown='ignore', unknown_weight=1.0, reduction='mean')
     """
-    return _LOSSES.find(name)(**options)
+    return loss_class(name)(**options)
 
 
 def _options_of(loss: type[Loss]) -> type[Config]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.registry import preset, with_options
-from labelwise.losses import REMEMBERING, USING_UNKNOWN, check_loss
+from labelwise.losses import check_loss
 from labelwise.training.recipe import Recipe
 from labelwise.words.config import tower_words
 
@@ -36,17 +36,15 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
             "loss.options.reduction=none gives no number to minimise; use mean, batch or sum",
             options={"loss.options.reduction": "mean"},
         )
-    uses_unknown = recipe.loss.name in USING_UNKNOWN or recipe.loss.options.get("unknown") == "negative"
-    if head.takes_known and uses_unknown:
+    if head.takes_known and (recipe.loss.options.get("unknown") == "negative" or recipe.loss.has("uses_unknown")):
         raise LabelwiseError(
             "this head hides the labels that it is told from the loss, which takes them for unknown and learns from "
             "that; use another loss",
             options={"loss": "asymmetric"},
         )
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.loss.name in REMEMBERING:
-        _check_memory(recipe, processes)
-    if recipe.pair_mix and not recipe.can_mix_pairs:
+    _check_memory(recipe, processes)
+    if recipe.pair_mix and recipe.model.task == "single-label":
         raise LabelwiseError(
             "pair_mix joins two images into one with the labels of both, too many for a single-label model",
             options={"pair_mix": 0},
@@ -60,8 +58,9 @@ def _check_memory(recipe: Recipe, processes: int) -> None:
     mixed: dict[str, Any] = {name: 0 for name in ("mixup", "cutmix", "pair_mix") if getattr(recipe, name)}
     if recipe.model.options.get("random_queries"):
         mixed["head.random_queries"] = 0
+    if not (mixed or processes > 1) or not recipe.loss.has("remembers"):
+        return
     because = f"the loss {recipe.loss.name!r} remembers something of each image, so"
     if mixed:
         raise LabelwiseError(f"{because} neither images nor their labels can be mixed", options=mixed)
-    if processes > 1:
-        raise LabelwiseError(f"{because} it trains in one process, not in {processes}")
+    raise LabelwiseError(f"{because} it trains in one process, not in {processes}")

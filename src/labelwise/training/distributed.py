@@ -78,6 +78,19 @@ def gathered(fabric: Fabric, items: list[T]) -> list[T]:
 
 
 @contextmanager
+def mistake_of_all(fabric: Fabric) -> Iterator[None]:
+    """Around what the first process does alone: the others wait for it, and end with its error if there is one."""
+    error = None
+    try:
+        yield
+    except LabelwiseError as mistake:
+        error = mistake
+    error = fabric.broadcast(error)
+    if error is not None:
+        raise error
+
+
+@contextmanager
 def lost_process_told() -> Iterator[None]:
     """A process that waits for one that is gone ends with one line; whoever started it can start the group again."""
     try:

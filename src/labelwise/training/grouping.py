@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.table import LabelTable
+from labelwise.data.stream_table import AnyTable, with_labels_read
 from labelwise.training.statistics import cooccurrence_vectors
 
 Grouping = Literal["random", "words", "co-occurrence"]
@@ -23,7 +23,7 @@ _ITERATIONS = 8
 
 
 def group_labels(
-    kind: Grouping, groups: int | None, table: LabelTable, word_vectors: Tensor | None = None
+    kind: Grouping, groups: int | None, table: AnyTable, word_vectors: Tensor | None = None
 ) -> Tensor | None:
     """The slot of each label, [N], for a head's `label_slot`; None leaves the grouping to the head, at random.
 
@@ -37,7 +37,7 @@ def group_labels(
             options={"head": "ml-decoder", "head.groups": 100},
         )
     if kind == "co-occurrence":
-        return balanced_groups(cooccurrence_vectors(table), groups)
+        return balanced_groups(cooccurrence_vectors(with_labels_read(table)), groups)
     if word_vectors is None:
         raise LabelwiseError("grouping by words needs word vectors of the labels", options={"model.words.source": ...})
     return balanced_groups(word_vectors, groups)

@@ -6,20 +6,31 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from labelwise.core.config import Config, may_read_files
-from labelwise.core.errors import LabelwiseError, one_line
+from labelwise.core.errors import LabelwiseError, one_line, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
+from labelwise.data.table import canonical_split
 from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import REMEMBERING, check_loss, read_prior
+from labelwise.losses import check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig, tower_words
 
+SplitName = Annotated[str, AfterValidator(canonical_split)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Freeze = Literal["none", "stem", "stem+norms", "early", "backbone"]
 
@@ -42,8 +53,8 @@ class DataRecipe(Config):
     """
 
     source: str | None = None
-    train: str = "train"
-    validation: str | None = "val"
+    train: SplitName = "train"
+    validation: SplitName | None = "val"
     labels: LabelList | None = None
     unseen: UnseenList | None = None
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
@@ -116,6 +127,14 @@ class LossRecipe(Config):
     name: str = "asymmetric"
     scale: PositiveFloat = 1.0
     options: dict[str, Any] = Field(default_factory=dict)
+
+    def has(self, trait: Literal["remembers", "uses_unknown"]) -> bool:
+        """What the class of the loss says of it. Needs PyTorch, but for the default loss."""
+        if self.name == LossRecipe().name:
+            return False
+        with torch_needed():
+            from labelwise.losses import loss_class
+        return bool(getattr(loss_class(self.name), trait))
 
     @field_validator("options")
     @classmethod
@@ -280,11 +299,6 @@ class Recipe(Config):
             }
         )
 
-    @property
-    def can_mix_pairs(self) -> bool:
-        """Whether `pair_mix` makes sense: an image may have any number of labels, and the loss remembers none of it."""
-        return self.model.task == "multi-label" and self.loss.name not in REMEMBERING
-
 
 # The default recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
@@ -343,7 +357,8 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     for dotted, value in changes.items():
         _set(values, dotted.split("."), value, dotted)
     recipe = Recipe.parse(values, where, files=True)
-    if path is None and "pair_mix" not in changes and not recipe.can_mix_pairs:  # nobody asked for it
+    by_default = path is None and "pair_mix" not in changes
+    if by_default and (recipe.model.task == "single-label" or recipe.loss.has("remembers")):
         recipe = recipe.model_copy(update={"pair_mix": 0.0})
     return recipe
 

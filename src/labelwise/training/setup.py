@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.preprocessing import Preprocessing
-from labelwise.data.stream_table import AnyTable, StreamTable, with_labels_read
+from labelwise.data.stream_table import AnyTable, with_labels_read
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache
 from labelwise.heads import preset, with_options
@@ -66,11 +66,6 @@ def grouped_labels(recipe: Recipe, table: AnyTable) -> Tensor | None:
         return None
     head = with_options(preset(wanted.head), wanted.options, f"head {wanted.head!r}")
     vectors = None if wanted.words is None else open_words(wanted.words).vectors(table.labels)
-    if isinstance(table, StreamTable):
-        raise LabelwiseError(
-            "which labels occur together is known only when all shards are read; group labels at random",
-            options={"model.grouping": "random"},
-        )
     return group_labels(wanted.grouping, head.query_groups, table, vectors)
 
 

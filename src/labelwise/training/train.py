@@ -23,7 +23,7 @@ from labelwise.training.batches import Batches, Share
 from labelwise.training.check import check
 from labelwise.training.checkpoint import damaged, last_checkpoint
 from labelwise.training.display import Display
-from labelwise.training.distributed import create_fabric, gathered, lost_process_told
+from labelwise.training.distributed import create_fabric, gathered, lost_process_told, mistake_of_all
 from labelwise.training.loop import Trainer
 from labelwise.training.model_options import apply_options
 from labelwise.training.recipe import Recipe, save_recipe
@@ -65,11 +65,11 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(lost_process_told())
         fabric = create_fabric(recipe)
-        if fabric.is_global_zero:
-            # A host that was cut off may still hold the lock: its processes end when they have waited as long as ours.
-            patience = 30 * recipe.timeout_minutes if torch.distributed.is_torchelastic_launched() else 1.0
-            stack.enter_context(run_folder(folder, resume, overwrite, patience))
-        fabric.barrier()
+        with mistake_of_all(fabric):
+            if fabric.is_global_zero:
+                # A host that was cut off may hold the lock: its processes end when they have waited as long as ours.
+                patience = 30 * recipe.timeout_minutes if torch.distributed.is_torchelastic_launched() else 1.0
+                stack.enter_context(run_folder(folder, resume, overwrite, patience))
         display = Display(folder / LOG if fabric.is_global_zero else None)
         try:
             _train(recipe, folder, source, fabric, display, resume)
