@@ -46,6 +46,17 @@ def test_study_tables_are_those_of_the_results(script: str, monkeypatch: pytest.
     assert page.with_results(page.PAGE.read_text()) == page.PAGE.read_text(), f"run: python benchmarks/{script}.py"
 
 
+def test_the_coverage_of_intervals_is_that_of_all_simulations() -> None:
+    rows = results("intervals")["rows"]
+    assert len(rows) == 20
+    for images in (60, 150, 400, 1500, 5000):
+        kinds = [one["coverage"] for one in rows if one["images"] == images]
+        assert len(kinds) == 4
+        for name, shown in zip(("mAP", "CF1", "OF1"), row("docs/guides/evaluation.md", f"{images:,}"), strict=False):
+            found = [kind[name] for kind in kinds]
+            assert shown == f"{min(found):.0f} to {max(found):.0f} %"
+
+
 def test_every_head_of_the_study_has_weights_and_costs_something() -> None:
     rows = results("voc-study")["runs"]
     assert rows
