@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelwise.core.arrays import Scores, Targets
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.labels import labels_not_in, match_labels
+from labelwise.data.labels import labels_not_in, match_labels, respelt
 from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation.bootstrap import Interval, bootstrap_intervals
 from labelwise.evaluation.evaluate import LEVEL, MeasuredModel
@@ -142,6 +142,7 @@ def evaluate_zero_shot(
         **inference: Options of `predict_logits`.
     """
     labels = seen_and_unseen(model, unseen)
+    table = respelt(table, labels)
     matched = match_labels(table, labels, ignore_extra=ignore_extra_labels)
     everything = model.with_labels(labels)
     general = predict_logits(everything, table, **inference)
