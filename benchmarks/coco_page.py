@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any
 
 from study import read_study
-from study_page import DOCS, RESULTS, SECTION, table, with_spread
+from study_page import DOCS, RESULTS, filled, table, with_spread
 
 PAGE = DOCS / "research" / "coco.md"
 # Rows of a table with the papers' mAP; None where the paper has no such row.
@@ -351,7 +351,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 def with_results(text: str) -> str:
     """The page with the tables and answers of the results."""
-    return SECTION.sub(lambda match: f"{match['start']}\n{SECTIONS[match['name']]()}\n\n{match['end']}", text)
+    return filled(text, SECTIONS)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""A study: every head on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
+"""A study: heads on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
 
     python benchmarks/study.py voc tune --data voc:/data/VOCdevkit --out study/tune --json docs/results/voc-tuning.json
     python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
     python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
 
-benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on. `tune` tries the
-settings of each head; `test` trains with the settings that won and measures once on test, with several seeds, first
-one seed of every row, then the next; `compare` takes the rows of `test` in pairs, on the same halves of the test
-images; `alone` compares some with a separate model for each label. `--rows` runs some of the rows. Finished runs are
-kept: stop and start as you like. `labelwise report` compares the folders of any runs.
+benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on; the studies
+`methods_voc` and `methods_coco` have one row for every head. `tune` tries the settings of each head; `test` trains with
+the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
+`compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
+separate model for each label; `cost` times a training step and an answer of every head, in turns, on as many threads as
+OMP_NUM_THREADS says. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
+`labelwise report` compares the folders of any runs.
 """
 
 from __future__ import annotations
@@ -19,42 +21,55 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
+from torch import Tensor
 
+from labelwise import losses
 from labelwise.analysis.comparison import difference_as_dict, difference_rows, label_differences
 from labelwise.analysis.measured import measure_runs, report_data
 from labelwise.analysis.transfer import negative_transfer
 from labelwise.core.files import atomic_write
+from labelwise.data import open_data
+from labelwise.engines.measure import in_turns
 from labelwise.evaluation import paired_difference
 from labelwise.evaluation.bootstrap import Draws
+from labelwise.heads import Head, optimize, preset
 from labelwise.runtime.run_files import MODEL
 from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
 from labelwise.training.run import Run, read_history
+from labelwise.training.setup import build_model
 
+STUDIES = ("voc", "coco", "methods_voc", "methods_coco")
+AFTERWARDS = ("compare", "alone", "cost")  # stages that use the runs of `test`
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
 
 
 def read_study(name: str) -> dict[str, Any]:
     """The rows of a study, and the settings of its stages."""
     study: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"study_{name}.yaml").read_text(encoding="utf-8"))
+    if isinstance(study["rows"], str):  # those of another study
+        study["rows"] = read_study(study["rows"])["rows"]
+    if "reference" in study:
+        study["compare"] = [[row, study["reference"]] for row in study["rows"] if row != study["reference"]]
     return study
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=("voc", "coco"))
-    parser.add_argument("stage", choices=("tune", "test", "compare", "alone"))
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("stage", choices=("tune", "test", *AFTERWARDS))
     parser.add_argument("--data")
-    parser.add_argument("--words", help="word vectors of the labels, for rows with word queries")
+    parser.add_argument("--words", help="word vectors of the labels, for rows on words")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, with wildcards")
@@ -64,11 +79,14 @@ def main() -> None:
 
     study = read_study(arguments.study)
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
-    if arguments.stage in ("compare", "alone"):
+    if arguments.stage in AFTERWARDS:
         if arguments.stage == "compare":
             result["differences"] = differences(result["runs"], study, arguments.out)
-        else:
+        elif arguments.stage == "alone":
             result["alone"] = transfers(study["alone"], arguments.out)
+        else:
+            arguments.stage, arguments.seeds = "test", [0]
+            result["costs"] = costs(plan(study, arguments))
         write(result, arguments.json)
         return
     runs = plan(study, arguments)
@@ -123,8 +141,9 @@ def start(
     settings: dict[str, Any], rows: dict[str, dict[str, Any]], arguments: argparse.Namespace, seed: int
 ) -> dict[str, Any]:
     """What a row starts from: `after` another one, that one's model with the same seed (of its trials, the winner);
-    with word queries, the words."""
-    if settings["set"].get("model.options.queries") == "words":
+    on words, the words."""
+    chosen = settings["set"]
+    if chosen.get("model.options.queries") == "words" or preset(chosen["model.head"]).takes_words:
         return {"model.words": arguments.words}
     if "after" not in settings:
         return {}
@@ -201,7 +220,7 @@ def differences(runs: list[dict[str, Any]], study: dict[str, Any], out: Path) ->
             | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
             | {"of_seeds": of_seeds}
         )
-        if [row, reference] in study["compare_labels"]:
+        if [row, reference] in study.get("compare_labels", []):
             gaps = ours.whole_average_precision - theirs.whole_average_precision
             found[-1]["labels"] = difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))
     return found
@@ -237,6 +256,46 @@ def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
             (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
             found.append({"row": row} | negative_transfer(measured).to_dict(measured.labels))
     return found
+
+
+def costs(runs: list[PlannedRun]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each row's head for a batch of maps: a training step, and an answer when optimised.
+
+    All rows in turns, so that other work on the machine slows them alike. The backbone and reading are not in it.
+    """
+    table = open_data(runs[0].recipe.data.source or "")
+    parts, steps = {}, {}
+    for run in runs:
+        model, row = build_model(run.recipe, table.labels, table).eval(), run.settings["row"]
+        size = model.config.preprocessing.size
+        with torch.no_grad():
+            maps = model.backbone(torch.rand(1, 3, size, size)).repeat(run.recipe.batch_size, 1, 1, 1)  # [B, C, H, W]
+        parts[row] = model.head, maps
+        steps[row] = partial(step, model.head.train(), torch.optim.AdamW(model.head.parameters()), maps)
+    training = in_turns(steps, seconds=0)
+    # Now that they have learned something: what is 0 in the beginning may be left out of an optimised head.
+    answers = {row: partial(answer, optimize(head, maps[0, 0].numel()), maps) for row, (head, maps) in parts.items()}
+    answering = in_turns(answers, seconds=0)
+    batch = runs[0].recipe.batch_size
+    return {row: {"batch": batch, "train_ms": training[row].best, "answer_ms": answering[row].best} for row in steps}
+
+
+def step(head: Head, optimizer: torch.optim.Optimizer, maps: Tensor) -> None:
+    """A step of the training loop, with random labels."""
+    targets = (torch.rand(len(maps), head.labels) < 0.1).float()
+    known = {}
+    if head.takes_known:
+        known["known"], targets = head.draw_known(targets)
+    terms = head.loss_terms(head(maps, **known), targets)
+    loss = losses.create("asymmetric").weighted(terms.logits, terms.targets, terms.image_weights) + terms.penalty
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+@torch.inference_mode()
+def answer(head: torch.nn.Module, maps: Tensor) -> None:
+    head(maps)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -235,9 +235,14 @@ TABLES = {
 }
 
 
+def filled(text: str, sections: Mapping[str, Callable[[], str]]) -> str:
+    """A page with what these functions write in its sections."""
+    return SECTION.sub(lambda match: f"{match['start']}\n{sections[match['name']]()}\n\n{match['end']}", text)
+
+
 def with_results(text: str) -> str:
     """The page with the tables of the results."""
-    return SECTION.sub(lambda match: f"{match['start']}\n{TABLES[match['name']]()}\n\n{match['end']}", text)
+    return filled(text, TABLES)
 
 
 if __name__ == "__main__":

@@ -40,3 +40,7 @@ def everything(*, out: Path = Path("benchmarks/results"), photos: Path | None = 
         words = [f"--model={model}"] if model is not None and name in _ON_A_MODEL else []
         words += [f"--photos={photos}"] if photos is not None and name in ("throughput", "serve") else []
         app([name, *words, f"--json={out / name}.json", f"--plot={out / name}.svg"], exit_on_error=False)
+
+
+if __name__ == "__main__":
+    app()

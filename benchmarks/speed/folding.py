@@ -104,7 +104,7 @@ def _head(name: str, channels: int, labels: int) -> nn.Module:
     torch.manual_seed(0)
     config, options = heads.preset(name), {}
     if config.takes_words:
-        options["word_vectors"] = torch.randn(labels, 300)
+        options["word_vectors"] = torch.randn(labels, 300 * getattr(config, "descriptions", 1))
     if config.takes_cooccurrence:
         options["cooccurrence"] = torch.rand(labels, labels) ** 3  # few pairs are frequent
     return heads.create(name, in_features=channels, labels=labels, **options).eval().requires_grad_(False)

@@ -40,6 +40,7 @@ def test_a_label_fails_if_enough_images_say_so() -> None:
     assert [one.measured for one in advice.unjudged] == [("kite", 3)]
     assert advice.exact == 51 / 60
     assert advice.doubtful is None
+    assert advice.verdict.startswith("1 label of 3 that can be judged: ")
 
 
 def test_more_images_are_asked_for_where_there_are_few() -> None:
@@ -52,3 +53,15 @@ def test_more_images_are_asked_for_where_there_are_few() -> None:
 def test_doubtful_labels_are_counted() -> None:
     issues = [LabelIssue(1, 1, "missing", 0.1), LabelIssue(2, 1, "wrong", 0.2), LabelIssue(3, 0, "wrong", 0.3)]
     assert advise(scene(), None, issues).doubtful == [("dog", 1, 1), ("cat", 0, 1)]
+
+
+def test_the_verdict_in_words() -> None:
+    cats, both, none = (columns(scene(), *kept) for kept in ((0, 3), (0, 2), (3,)))
+    assert advise(cats, None, None).verdict == "None: the only label that can be judged has an F1 of 50 or more."
+    assert advise(both, None, None).verdict == "None: all 2 labels that can be judged have an F1 of 50 or more."
+    assert advise(none, None, None).verdict == ""
+
+
+def columns(run: Any, *kept: int) -> Any:
+    labels = [LABELS[n] for n in kept]
+    return SimpleNamespace(labels=labels, predicted=run.predicted[:, kept], targets=run.targets[:, kept])

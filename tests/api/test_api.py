@@ -234,7 +234,9 @@ def test_peak_memory_is_that_of_a_new_process(place: Path) -> None:
 def test_objects_say_what_they_are(place: Path) -> None:
     photo = images(place)[0]
     tagger = lw.load()
-    assert repr(tagger) == "<Tagger: 80 labels (airplane, apple, backpack, …), 288 x 288 pixels, on onnxruntime>"
+    assert (
+        repr(tagger) == "<Tagger: 80 labels (airplane, apple, backpack and 77 more), 288 x 288 pixels, on onnxruntime>"
+    )
     assert repr(tagger.model) == f"<ExportedModel {str(tagger.model.folder)!r}: 80 labels, onnx, float16>"
     assert repr(lw.complexity(backbone="resnet10t", head="gap", labels=20)).startswith(
         "<Complexity: 4.93 M parameters, "

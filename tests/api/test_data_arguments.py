@@ -94,3 +94,23 @@ def test_a_table_without_splits_is_measured_whole(place: Path, monkeypatch: pyte
     assert told[-1] == f"{place / 'numbers.csv'} has no splits: all 30 images are used"
     with pytest.raises(lw.LabelwiseError, match="has no splits, so there is no 'val'"):
         lw.evaluate(place / "alone", place / "numbers.csv", split="val", **reading)
+
+
+def test_some_labels_of_a_table_are_learned_and_each_note_is_told_once(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (place / "numbers.csv").read_text().replace("sun", "Sun", 1)
+    (tmp_path / "variants.csv").write_text(rows)
+    told: list[str] = []
+    monkeypatch.setattr("labelwise.core.errors.listeners", [told.append])
+    some = {"data.labels": ["tree", "sun"], "data.validation": "Validation", "head.dim": 16}
+    reading = {"root": place / "sample", "separator": "+", "label_column": "what"}
+    run = lw.train(tmp_path / "variants.csv", out=tmp_path / "run", **TINY, **reading, **some)
+    assert run.labels == ("tree", "sun")
+    assert sum("almost the same name: 'sun' and 'Sun'" in note for note in told) == 1
+    assert sum("labels are not asked for and left out: Sun, " in note for note in told) == 1
+    assert run.recipe is not None
+    assert run.recipe.data.validation == "val"
+    for found in (run.evaluate(bootstrap=0, workers=0), lw.evaluate(run, bootstrap=0, workers=0)):
+        assert "Sun" in found.labels_ignored
+        assert found.scores.tally.positives.shape == (2,)

@@ -49,6 +49,8 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             loss="bce",
             **{"head.dim": 16, "head.encoder_layers": 2, "head.dropout": 0, "data.validation": None},
             precision="32-true",
+            freeze="backbone",
+            workers=0,
         )
     return folder / "run"
 
@@ -87,6 +89,22 @@ def test_the_maps_are_those_of_the_known_labels(tagger: Tagger, data: Path) -> N
     assert not np.allclose(*maps, atol=1e-4)
 
 
+def test_explanations_know_them(tagger: Tagger, data: Path) -> None:
+    explanation = lw.explain(data / "40.png", tagger, known={"bat": True}, top=2)
+    (expected,) = tagger.predict(data / "40.png", known={"bat": True})
+    assert "bat" not in explanation.maps  # the best of the labels that were not told
+    assert explanation.prediction.all_scores == expected.all_scores
+    for label, values in explanation.maps.items():
+        np.testing.assert_allclose(values, expected.attention(label), atol=1e-6)
+    cams = [
+        lw.explain(data / "42.png", tagger, known=known, labels=LABELS, method="grad-cam").maps.values()
+        for known in (None, {"bat": True})
+    ]
+    assert not np.allclose(*map(list, cams), atol=1e-4)
+    with pytest.raises(LabelwiseError, match="unknown label 'bet'; did you mean 'net'"):
+        lw.explain(data / "40.png", tagger, known={"bet": True})
+
+
 def test_on_the_command_line(run: Path, data: Path, tmp_path: Path, labelwise: Command) -> None:
     flags = ["--known", "bat", "--known-absent", "sun", "--json", "tags.json"]
     done = labelwise("predict", run, data / "40.png", *flags, cwd=tmp_path)
@@ -97,6 +115,8 @@ def test_on_the_command_line(run: Path, data: Path, tmp_path: Path, labelwise: C
     assert written["all_scores"] == pytest.approx(expected, abs=1e-5)
     twice = labelwise("predict", run, data / "40.png", "--known", "bat", "--known-absent", "bat", cwd=tmp_path)
     assert twice.stderr.strip() == "error: 'bat' cannot be known to be there and to be absent; name it once"
+    drawn = labelwise("explain", run, data / "40.png", "--known", "bat", "--top", "2", "--out", "why.png", cwd=tmp_path)
+    assert set(drawn.stdout.strip().removeprefix("why.png: ").split(", ")) == {"net", "sun"}, drawn.stderr
     bundled = labelwise("predict", data / "40.png", "--known", "person", cwd=tmp_path)
     assert "cannot use known labels" in bundled.stderr
     assert "--head c-tran" in bundled.stderr

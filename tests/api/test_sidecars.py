@@ -184,7 +184,16 @@ def test_untag_takes_json_and_leaves_other_files(model: str, photos: Path) -> No
         lw.untag(photos / "photo")
 
 
-def test_a_model_that_finds_nothing_writes_nothing(model: str, photos: Path, foreign: dict[str, bytes]) -> None:
+def test_a_model_that_finds_nothing_writes_nothing(
+    model: str, photos: Path, foreign: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    predict(model, str(photos), sidecar="xmp", threshold=1.0, dry_run=True)
+    told = capsys.readouterr()
+    assert [line.split("   ")[1] for line in told.out.splitlines()] == [
+        *["unchanged"] * 2,
+        "not written (no label applies)",
+    ]
+    assert told.err.endswith("0 of 3 sidecars would change; nothing was written\n")
     predict(model, str(photos), sidecar="xmp", top=2)
     predict(model, str(photos), sidecar="xmp", threshold=1.0)
     assert sidecars(photos) == foreign

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,12 @@ def run(tmp_path: Path, *words: object) -> dict[str, Any]:
     app([*map(str, words), f"--json={file}"], exit_on_error=False, result_action="return_value")
     content: dict[str, Any] = json.loads(file.read_text())
     return content
+
+
+def test_the_module_is_a_command() -> None:
+    command = [sys.executable, "-m", "benchmarks.speed", "--help"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert "folding" in done.stdout
 
 
 def test_decode(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwise import heads
 from labelwise.data.sample import make_sample
 from labelwise.evaluation import bootstrap_draws
 from labelwise.metrics import average_precision
@@ -41,6 +42,32 @@ def test_what_was_chosen_was_tried_and_what_is_compared_is_run(study: Any, name:
         if row in ("gap", "csra", "hsq", "q2l"):
             assert all(settings["set"][key] in values for key, values in settings["try"].items()), row
     assert {row for pair in [*compared, alone] for row in pair} <= rows.keys()
+
+
+def test_every_head_is_a_method_with_as_many_trials_as_the_others(study: Any, tmp_path: Path) -> None:
+    rows = study.read_study("methods_voc")["rows"]
+    assert sorted(settings["set"]["model.head"] for settings in rows.values()) == sorted(heads.list_heads())
+    assert {len(settings["try"]["optimizer.lr"]) for settings in rows.values()} == {2}
+    assert all(settings["set"]["optimizer.lr"] in settings["try"]["optimizer.lr"] for settings in rows.values())
+    runs = study.plan(study.read_study("methods_coco"), asked("test", tmp_path, seeds=[0]))
+    assert {run.settings["row"] for run in runs if run.recipe.model.words is not None} == {
+        row for row in rows if heads.preset(row).takes_words
+    }
+    same = [(run.recipe.loss, run.recipe.epochs, run.recipe.batch_size, run.recipe.pair_mix) for run in runs]
+    assert all(each == same[0] for each in same)
+
+
+@pytest.mark.parametrize("data", ["voc", "coco"])
+def test_rows_taken_from_the_studies_of_query_heads_have_the_same_settings(
+    study: Any, tmp_path: Path, data: str
+) -> None:
+    def recipes(name: str, rows: list[str]) -> dict[str, Any]:
+        runs = study.plan(study.read_study(name), asked("test", tmp_path, rows=rows, seeds=[0]))
+        return {run.settings["row"]: run.recipe for run in runs}
+
+    same = import_module("methods_page").SAME
+    ours, theirs = recipes(f"methods_{data}", [*same]), recipes(data, [*same.values()])
+    assert [ours[row] == theirs[other] for row, other in same.items()] == [True] * len(same)
 
 
 def test_every_row_has_its_first_seed_before_any_has_its_second(study: Any, tmp_path: Path) -> None:
@@ -96,19 +123,22 @@ def test_difference_is_that_of_the_seeds_that_both_rows_have(
 def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = make_sample(tmp_path / "sample", images=60, size=32)
     always = {"model.backbone": "test_resnet", "model.weights": "none", "model.size": 32, "model.freeze": "backbone"}
+    always["batch_size"] = 8
     tiny = {
         "always": always,
         "stages": {"test": {"data.train": "train+val", "data.validation": None, "epochs": 1}},
         "compare": [["csra", "gap"]],
         "compare_labels": [["csra", "gap"]],
         "alone": ["gap"],
-        "rows": {head: {"set": {"model.head": head}} for head in ("gap", "csra")},
+        "rows": {head: {"set": {"model.head": head}} for head in ("gap", "csra")}
+        | {"c-tran": {"set": {"model.head": "c-tran", "model.options.dim": 16}}},
     }
     monkeypatch.setattr(study, "read_study", lambda name: tiny)
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
     report = tmp_path / "study.json"
     where = ["--out", str(tmp_path / "runs"), "--json", str(report)]
-    for stage in (["test", "--data", str(sample.source), "--seeds", "0"], ["compare"], ["alone"]):
+    data = ["--data", str(sample.source)]
+    for stage in (["test", *data, "--seeds", "0"], ["compare"], ["alone"], ["cost", *data]):
         monkeypatch.setattr(sys, "argv", ["study.py", "coco", *stage, *where])
         study.main()
     found = json.loads(report.read_text())
@@ -118,6 +148,8 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
     assert gap["of_seeds"] == pytest.approx([gap["difference"]])
     assert [row["label"] for row in gap["labels"]] == list(sample.labels)
     (alone,) = found["alone"]
+    assert found["costs"].keys() == {"gap", "csra", "c-tran"}
+    assert all(cost["train_ms"] > cost["answer_ms"] > 0 for cost in found["costs"].values())
     assert (alone["row"], alone["training_images"]) == ("gap", len(sample.select("train+val")))
 
 

@@ -54,6 +54,12 @@ def test_inspect_finds_missing_files(sample: Path, capsys: pytest.CaptureFixture
     assert f"missing: {sample.parent / 'images' / '00003.jpg'}" in said
     assert "1 image is missing, the first:" in said
     assert "cannot be decoded" not in said
+    for number in range(10, 16):
+        (sample.parent / "images" / f"{number:05}.jpg").unlink()
+    run("inspect", sample, "--fast")
+    said = capsys.readouterr().out
+    assert said.count("missing: ") == 5
+    assert "\nand 2 more; --json has all\n" in said
 
 
 def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

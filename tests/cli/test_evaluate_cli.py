@@ -156,7 +156,7 @@ def test_without_a_model_the_bundled_tagger_is_measured_and_never_changed(
     assert status == 0, said
     result = json.loads((here / "bundled.json").read_text())
     assert (result["images"], result["model"]["source"]) == (2, "the bundled tagger")
-    assert shown.startswith("the bundled tagger on photos/dogs.csv (all): 2 images, 20 labels")
+    assert shown.startswith("the bundled tagger on photos/dogs.csv (all): 2 images, 80 labels")
     status, _, said = evaluate(*options, "--fit-thresholds", "f1", "--save")
     assert status == 2
     assert "name a model of your own" in said

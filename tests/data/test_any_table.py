@@ -120,6 +120,12 @@ CASES: dict[str, Given] = {
         {"café.jpg": "cat", "2.jpg": "dog"},
         r"is .*café\.jpg",
     ),
+    "raw files that were developed": Given(
+        "image,labels\nDSC_1.NEF,cat\nDSC_2.NEF,dog\n",
+        "DSC_1.jpg DSC_2.jpg",
+        {"DSC_1.jpg": "cat", "DSC_2.jpg": "dog"},
+        r"'DSC_1\.NEF' is .*DSC_1\.jpg",
+    ),
     "other case": Given("image,labels\nIMG_1.JPG,cat\n", "img_1.jpg", {"img_1.jpg": "cat"}, "is .*img_1"),
     "two files of that name": Given(
         "image,labels\n1.jpg,cat\n",
@@ -190,7 +196,73 @@ CASES: dict[str, Given] = {
     "several other columns": Given(
         "image,Genre,width\n1.jpg,cat,640\n",
         "1.jpg",
-        r"column 'Genre' holds 'cat'.*ignore_columns=Genre; .*label_column=Genre",
+        r"not clear which one lists them: 'Genre' \(cat\); name it with label_column=Genre$",
+    ),
+    "a column with names that repeat": Given(
+        "image,width,stichworte,title\n"
+        + "".join(
+            f'{n}.jpg,{640 + n},"{what}",my {n}. photo\n' for n, what in enumerate(("cat, dog", "dog", "cat", "dog"))
+        ),
+        "0.jpg 1.jpg 2.jpg 3.jpg",
+        {"0.jpg": "cat dog", "1.jpg": "dog", "2.jpg": "cat", "3.jpg": "dog"},
+        "labels from column 'stichworte', separated by ','",
+    ),
+    "two columns with names that repeat": Given(
+        "image,width,camera,what\n" + "".join(f"{n}.jpg,640,D{n % 2},{'cat' if n < 3 else 'dog'}\n" for n in range(5)),
+        "0.jpg 1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'camera' \(D0\), 'what' \(cat\); name it with label_column=",
+    ),
+    "decimal commas": Given(
+        'image;lat;what\n1.jpg;"51,5";cat\n2.jpg;"51,5";cat\n3.jpg;"51,5";dog\n4.jpg;"50,5";dog\n',
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        {"1.jpg": "cat", "2.jpg": "cat", "3.jpg": "dog", "4.jpg": "dog"},
+        "labels from column 'what'$",
+    ),
+    "ones and noughts beside names": Given(
+        "image,sharp,what\n1.jpg,1,cat\n2.jpg,0,cat\n",
+        "1.jpg 2.jpg",
+        r"but not 'what' \(cat\); .*ignore_columns=what, or .*label_column=what$",
+    ),
+    "a checklist with numbers of rows": Given(
+        "Nr;image;cat;dog;cow\n1;1.jpg;x;;\n2;2.jpg;;X;✓\n3;3.jpg;ja;TRUE;\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "cat", "2.jpg": "dog cow", "3.jpg": "cat dog"},
+        "numbers of rows, no labels: 'Nr'; a blank is no, because no cell says no",
+    ),
+    "tags in several columns": Given(
+        "image,tag 1,tag 2,tag 3\n1.jpg,cat,dog,\n2.jpg,dog,,\n3.jpg,cat,,\n4.jpg,dog,,\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'tag 1' \(cat\), 'tag 2' \(dog\); name it .*, or join them in one column$",
+    ),
+    "scores": Given(
+        "image,cat,dog\n1.jpg,0.9,0.1\n", "1.jpg", r"row 2: column 'cat' holds '0.9', but a column per label holds 1"
+    ),
+    "empty columns of a spreadsheet": Given("image;labels;;\n1.jpg;cat;;\n2.jpg;dog;;\n", "1.jpg 2.jpg", TWO),
+    "labels by image": Given({"1.jpg": ["cat"], "2.jpg": "dog"}, "1.jpg 2.jpg", TWO, file="t.json"),
+    "counts": Given(
+        "image,cat,dog\n1.jpg,3,0\n2.jpg,0,2\n3.jpg,0,0\n4.jpg,1,1\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        {"1.jpg": "cat", "2.jpg": "dog", "3.jpg": "", "4.jpg": "cat dog"},
+        "a number above 1 is a count",
+    ),
+    "ones and noughts beside numbers that repeat": Given(
+        "image,cat,width\n1.jpg,1,640\n2.jpg,0,640\n3.jpg,0,800\n",
+        "1.jpg 2.jpg 3.jpg",
+        r"but not 'width' \(640\); leave such columns out with ignore_columns=width$",
+    ),
+    "ones and blanks that are unknown": Given(
+        "image;cat;dog\n1.jpg;1;\n2.jpg;;1\n",
+        "1.jpg 2.jpg",
+        TWO,
+        options={"blank": "unknown"},
+    ),
+    "a checklist with a no": Given(
+        "image;cat;dog\n1.jpg;x;\n2.jpg;no;x\n",
+        "1.jpg 2.jpg",
+        r"say what a blank is with blank=absent or blank=unknown",
+    ),
+    "the same, with a word": Given(
+        "image;cat;dog\n1.jpg;x;\n2.jpg;no;x\n", "1.jpg 2.jpg", TWO, options={"blank": "absent"}
     ),
     "a label and a mistake": Given(
         "image,cat\n1.jpg,1\n2.jpg,0\n3.jpg,2\n", "1.jpg 2.jpg 3.jpg", r"row 4: column 'cat' holds '2'"
@@ -205,6 +277,12 @@ CASES: dict[str, Given] = {
         "image,labels\n1.jpg,Cat|cat\n2.jpg,cat\n3.jpg,CAT|dog\n",
         "1.jpg 2.jpg 3.jpg",
         {"1.jpg": "cat", "2.jpg": "cat", "3.jpg": "cat dog"},
+        options={"merge_variants": "yes"},
+    ),
+    "variants, joined and sorted": Given(
+        "image,labels\n1.jpg,Cat|Dog\n2.jpg,cat\n3.jpg,cat\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "Dog cat", "2.jpg": "cat", "3.jpg": "cat"},
         options={"merge_variants": "yes"},
     ),
     # rows
@@ -395,5 +473,5 @@ def test_labels_are_sorted_as_people_sort_them(tmp_path: Path) -> None:
 def test_a_given_list_stays_binding_where_variants_are_joined(tmp_path: Path) -> None:
     path = written(tmp_path, Given("image,labels\n1.jpg,Cat|dog\n", "1.jpg", ""))
     assert open_data(path, labels=["dog", "cat"], merge_variants=True).target(0).tolist() == [1, 1]
-    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dog'; did you mean 'dgo'"):
+    with pytest.raises(LabelwiseError, match=r"t\.csv: unknown label 'dgo'; did you mean 'dog'"):
         open_data(path, labels=["dgo", "cat"], merge_variants=True)

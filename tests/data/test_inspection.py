@@ -131,7 +131,9 @@ def test_nothing_to_fix(tmp_path: Path) -> None:
     images = [str(tmp_path / f"{i}.jpg") for i in range(40)]
     for number, image in enumerate(images):
         Path(image).write_text(str(number))
-    table = LabelTable.from_lists(images, [["a", "b"], ["a"]] * 20, splits=["train", "train", "test", "test"] * 10)
+    table = LabelTable.from_lists(
+        images, [["a", "b"], ["a"], ["b"], ["a"]] * 10, splits=["train", "train", "test", "test"] * 10
+    )
     assert inspect(table, decode=False).problems == []
     without = table.with_splits([""] * 40)
     assert inspect(without, decode=False).problems == ["There are no splits. Make them with: labelwise data split"]
@@ -221,6 +223,19 @@ def test_missing_images_are_counted_without_decoding_and_the_advice_works(
     assert caught.value.for_command_line().endswith("(--root data)")
 
 
+def test_a_few_missing_images_are_no_reason_to_look_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("img/0.jpg", "img/1.jpg", "old/2.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "t.csv").write_text("image,labels\nimg/0.jpg,cat\nimg/1.jpg,dog\nimg/2.jpg,dog\n")
+    problem = inspect("t.csv", decode=False).problems[0]
+    assert problem == "1 image is missing, the first: img/2.jpg. Images of that name lie in old."
+    with pytest.raises(LabelwiseError, match=r"Images of that name lie in old\. Paths are relative") as caught:
+        open_data("t.csv")
+    assert caught.value.options == {}
+
+
 def test_the_advice_for_coco_is_its_own_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
@@ -234,10 +249,15 @@ def test_the_advice_for_coco_is_its_own_option(tmp_path: Path, monkeypatch: pyte
 
 
 def test_names_that_are_almost_the_same() -> None:
-    names = ["giraffe"] * 60 + ["girafe"] + ["Traffic light"] * 9 + ["traffic_light"] * 3 + ["label1", "label2"] * 5
+    names = ["giraffe"] * 60 + ["girafes"] + ["snowboard"] * 40 + ["snowbord"] * 3 + ["house"] + ["horse"] * 9
+    names += ["Traffic light"] * 9 + ["traffic_light"] * 3 + ["label1", "label2"] * 5
     table = LabelTable.from_lists([f"none/{n}.jpg" for n in range(len(names))], [[name] for name in names])
     report = inspect(table, decode=False)
-    assert report.similar == [["Traffic light", "traffic_light"], ["giraffe", "girafe"]]
+    assert report.similar == [["Traffic light", "traffic_light"], ["giraffe", "girafes"], ["snowboard", "snowbord"]]
     (problem,) = (line for line in report.problems if "almost the same name" in line)
-    assert problem.startswith("2 groups of labels have almost the same name: 'Traffic light' and 'traffic_light', 'gi")
+    assert problem.startswith("3 groups of labels have almost the same name: 'Traffic light' and 'traffic_light', 'gi")
     assert report.missing_fix == ""
+    everywhere = LabelTable.from_lists(["1.jpg", "2.jpg"], [["a", "b"], ["a"]])
+    assert "1 label is on every image (a). Add images without, or leave such labels out." in (
+        inspect(everywhere, decode=False).problems
+    )

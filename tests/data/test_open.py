@@ -79,10 +79,28 @@ def test_mistakes(photos: Path, data: str, message: str) -> None:
 
 def test_format_names() -> None:
     names = [format.name for format in list_formats()]
-    specific = {"csv", "tsv", "json", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide", "keywords"}
-    assert set(names[:-2]) == specific
-    assert names[-2:] == ["manifest", "imagefolder"]  # the most general layouts are tried last
+    specific = {"csv", "tsv", "json", "jsonl", "parquet", "voc", "coco", "openimages", "nus-wide"}
+    assert set(names[:-3]) == specific
+    assert names[-3:] == ["manifest", "keywords", "imagefolder"]  # the most general layouts are tried last
     for alias, name in (("NUSWIDE", "nus-wide"), ("imagenet", "imagefolder"), ("open_images", "openimages")):
         assert parse_source(f"{alias}:/x").format == name
     assert parse_source("C:\\photos").path == "C:\\photos"
     assert not is_streamed("coco:/data/x.tar")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("photos.zip", r"photos\.zip cannot be read as it is: unpack it"),
+        ("labels.xlsx", r"labels\.xlsx cannot be read as it is: save the sheet as CSV"),
+        ("data.yaml", r"data\.yaml cannot .*: if it belongs to YOLO's boxes, export them as COCO"),
+        ("captions.txt", "cannot tell the format of the f"),
+    ],
+)
+def test_files_that_people_have_and_nothing_reads(tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / "images" / "train").mkdir(parents=True)
+    (tmp_path / "images" / "train" / "1.jpg").touch()  # images is not the name of a label
+    (tmp_path / file).touch()
+    for data in (tmp_path, tmp_path / file):
+        with pytest.raises(LabelwiseError, match=message):
+            open_data(data)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.data.splitting import duplicate_groups, parse_fractions, split
+from labelwise.data.images import duplicate_groups
+from labelwise.data.splitting import parse_fractions, split
 from labelwise.data.table import LabelTable
 
 THREE = {"train": 0.8, "val": 0.1, "test": 0.1}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwise.data.xmp import Packet, XmpError, sidecars_of, tagged
-from tests.fixtures.foreign_xmp import FOREIGN, LIGHTROOM, RENAMED, WITHOUT
+from tests.fixtures.foreign_xmp import EMPTY, FOREIGN, LIGHTROOM, RENAMED, WITHOUT
 
 ABOUT = {"model": "runs/first", "version": "0.1.0", "date": "2026-11-18T12:00:00+00:00"}
 LI = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
@@ -25,18 +25,18 @@ def read(exiftool: str, *files: Path) -> list[dict[str, Any]]:
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_untagging_gives_the_same_bytes(name: str) -> None:
-    once = tagged(FOREIGN[name], {"dog": 0.9, "sea & <sand>": 0.5}, **ABOUT)
+@pytest.mark.parametrize("data", (FOREIGN | EMPTY).values(), ids=[*FOREIGN, *EMPTY])
+def test_untagging_gives_the_same_bytes(data: bytes) -> None:
+    once = tagged(data, {"dog": 0.9, "sea & <sand>": 0.5}, **ABOUT)
     again = tagged(once, {"cat": 0.7}, **{**ABOUT, "model": "runs/second"})
     assert [one.label for one in Packet(again).predicted] == ["cat"]
-    for data in (once, again):
-        assert data != FOREIGN[name]
-        assert Packet(data).without_predictions().data == FOREIGN[name]
+    for written in (once, again):
+        assert written != data
+        assert Packet(written).without_predictions().data == data
 
 
 @given(
-    st.sampled_from([None, *FOREIGN.values()]),
+    st.sampled_from([None, *FOREIGN.values(), *EMPTY.values()]),
     st.dictionaries(st.text(st.characters(), min_size=1, max_size=12), st.floats(0, 1), min_size=1, max_size=4),
 )
 def test_any_labels_give_valid_xml_and_go_again(data: bytes | None, labels: dict[str, float]) -> None:

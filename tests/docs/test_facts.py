@@ -39,7 +39,7 @@ def row(page: str, *cells: str) -> list[str]:
     return [cell.strip() for cell in found[1].split("|")]
 
 
-@pytest.mark.parametrize("script", ["study_page", "coco_page"])
+@pytest.mark.parametrize("script", ["study_page", "coco_page", "methods_page"])
 def test_study_tables_are_those_of_the_results(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     page = import_module(script)

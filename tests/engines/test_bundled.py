@@ -55,6 +55,10 @@ def test_it_is_small_and_its_card_tells_what_was_measured() -> None:
     measured = json.loads((Path(__file__).parents[2] / "docs" / "results" / "bundled-coco.json").read_text())
     card = (folder / "README.md").read_text()
     assert f"value: {round(measured['mAP'], 3)}" in card
+    for name in ("mAP", "CF1", "OF1", "CP", "CR", "OP", "OR"):
+        low, high = measured["confidence"][name]
+        assert f"| {measured[name]:.1f} [{low:.1f}, {high:.1f}] |" in card
+    assert "bootstrap" not in card  # intervals are from halves of the images
     for row in measured["per_label"]:
         assert f"| {row['label']} | {row['threshold']:.3f} | {row['AP']:.1f} |" in card
 

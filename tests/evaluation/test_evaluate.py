@@ -69,7 +69,9 @@ def test_labels_that_one_side_lacks(hsq: LabelModel, sample: LabelTable, predict
     assert result["labels_not_in_data"] == list(sample.labels[:3])
     assert result["labels_ignored"] == ["kite"]
     assert result["unknown_entries"] == 150
-    whole = evaluate(hsq, sample, predictions=predictions, bootstrap=0).to_dict()
+    respelt = replace(sample, labels=tuple(name.upper() for name in sample.labels))
+    whole = evaluate(hsq, respelt, predictions=predictions, bootstrap=0).to_dict()
+    assert whole["labels_not_in_data"] == whole["labels_ignored"] == []
     assert result["mAP"] == pytest.approx(np.mean([row["AP"] for row in whole["per_label"][3:]]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labelwise import heads
 from labelwise.heads.base import mask_labels
+from tests.oracles.c_tran import c_tran
 
 LABELS, CHANNELS = 5, 16
 
@@ -23,21 +25,18 @@ def head(name: str, **options: Any) -> Any:
     return made
 
 
-def test_c_tran_is_a_plain_transformer_over_image_and_labels() -> None:
-    made, x = head("c-tran"), torch.randn(3, CHANNELS, 2, 4)
-    known = torch.randint(-1, 2, (3, LABELS)).float()
-    states = torch.stack((torch.zeros(CHANNELS), *made.state))  # unknown, absent, present
-    rows = []
-    for image, told in zip(x, known, strict=True):
-        labels = [made.label[i] + states[int(told[i]) + 1] for i in range(LABELS)]
-        tokens = made.norm(torch.stack([*image.flatten(1).T, *labels]))[None]
-        for layer in made.layers:
-            plain = nn.TransformerEncoderLayer(CHANNELS, 4, CHANNELS, batch_first=True).eval()
-            plain.load_state_dict(layer.state_dict())
-            tokens = plain(tokens)
-        weight, bias = made.classifier.weight[..., 0], made.classifier.bias[:, 0, 0]
-        rows.append(torch.stack([weight[i] @ tokens[0, 8 + i] + bias[i] for i in range(LABELS)]))
-    torch.testing.assert_close(made(x, known), torch.stack(rows), atol=1e-4, rtol=1e-4)
+@pytest.mark.parametrize("dim", [None, 8])
+def test_c_tran_is_the_papers_transformer_over_image_and_labels(dim: int | None) -> None:
+    made, x = head("c-tran", dim=dim, encoder_layers=2), torch.randn(3, CHANNELS, 2, 4)
+    known = torch.tensor([[-1, 0, 1, -1, 1], [-1] * LABELS, [0, 0, 1, 1, 1]])
+    weights = {name: value.double().numpy() for name, value in made.state_dict().items()}
+    expected = [
+        c_tran(weights, image.double().numpy(), told.double().numpy(), layers=2, heads=4)
+        for image, told in zip(x, known, strict=True)
+    ]
+    with torch.no_grad():
+        np.testing.assert_allclose(made(x, known.float()).numpy(), expected, atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(made(x[1:2]).numpy(), expected[1:2], atol=1e-4, rtol=1e-4)  # nothing is told
 
 
 @pytest.mark.parametrize("states", [1, 3])

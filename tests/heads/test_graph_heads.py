@@ -12,9 +12,10 @@ from head_kit import CHANNELS, LABELS, HeadKit, small_options
 from labelwise import heads
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.add_gcn import AddGcnHead
+from labelwise.heads.base import as_attention
 from labelwise.heads.cma import CmaHead, similarity_embeddings
 from labelwise.heads.graph_configs import CmaConfig
-from labelwise.heads.graphs import DynamicGraph, as_attention
+from labelwise.heads.graphs import DynamicGraph
 from labelwise.heads.kssnet import KssnetHead
 from labelwise.heads.ml_gcn import MlGcnHead
 from labelwise.heads.ssgrl import SsgrlHead

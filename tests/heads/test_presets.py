@@ -50,7 +50,7 @@ class TestSst(NeedsTheMap):
 
 class TestSstWithoutPositions(HeadKit):
     name = "sst"
-    options: ClassVar = {**SMALL, "positions": "none"}
+    options: ClassVar = {**SMALL, "positions": "none", "encoder_layers": 1}
 
 
 class TestMcar(NeedsTheMap):

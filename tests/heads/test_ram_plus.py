@@ -24,7 +24,7 @@ class TestRamPlus(HeadKit):
 
 class TestRam(HeadKit):
     name = "ram-plus"
-    options: ClassVar[dict[str, Any]] = {**SMALL, "descriptions": 1, "word_vectors": WORDS[:, :10]}
+    options: ClassVar[dict[str, Any]] = {**SMALL, "descriptions": 1, "decoder_layers": 1, "word_vectors": WORDS[:, :10]}
 
 
 def test_equal_descriptions_are_one() -> None:
@@ -32,7 +32,7 @@ def test_equal_descriptions_are_one() -> None:
     one = TestRam().head()
     several = heads.create(
         **{"name": "ram-plus", "in_features": CHANNELS, "labels": LABELS, "descriptions": 3},
-        **{**SMALL, "word_vectors": WORDS[:, :10].repeat(1, 3)},
+        **{**SMALL, "decoder_layers": 1, "word_vectors": WORDS[:, :10].repeat(1, 3)},
     ).eval()
     several.load_state_dict(
         {**several.state_dict(), **{k: v for k, v in one.state_dict().items() if k != "word_vectors"}}

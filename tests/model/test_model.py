@@ -143,16 +143,18 @@ def test_broken_weights_say_what_is_wrong(tmp_path: Path) -> None:
 
 def test_what_is_neither_a_folder_nor_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LabelwiseError, match="neither a folder nor a hub id"):
-        lw.load_model("no/such/model/folder")
+    with pytest.raises(LabelwiseError, match="'nothing': neither a folder nor a hub id"):
+        lw.load_model("nothing")
+    for path in ("no/such/model/folder", "runs/first"):  # the latter looks like a hub id, which it is not
+        with pytest.raises(LabelwiseError, match="no such folder, and the hub is not asked for what looks like a path"):
+            lw.load_model(path)
     with pytest.raises(LabelwiseError, match=r"the hub is not asked \(HF_HUB_OFFLINE=1\)"):
         lw.load_model("nobody/nothing")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "first").mkdir(parents=True)
-    with pytest.raises(
-        LabelwiseError, match=r"'runs' is a folder here that does not hold it.*did you mean 'runs/first'\?$"
-    ):
-        lw.load_model("runs/frist")
+    for slip in ("runs/frist", "rnus/first"):
+        with pytest.raises(LabelwiseError, match=r"looks like a path here; did you mean 'runs/first'\?$"):
+            lw.load_model(slip)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,17 @@ def test_features_are_computed_once_for_all_runs(sample: Path, tmp_path: Path, m
         images.append(len(inputs))
         return real(backbone, inputs, batch_size)
 
+    asked = []
     monkeypatch.setattr(cache, "_forward", counted)
+    open_engine = cache.open_engine
+    monkeypatch.setattr(
+        cache, "open_engine", lambda name, *args, **options: asked.append(name) or open_engine(name, *args, **options)
+    )
     # Random weights differ from seed to seed, and so do their features: here all runs have the same.
     run(sample, tmp_path / "s", "head=transformer-decoder,hsq", "lr=0.001,0.01", "epochs=1")
     train, val, test = (len(part) for part in _splits(sample))
     assert sum(images) == train + val + test
+    assert asked.count("auto") == 3  # the fastest engine computes the test images, too
 
 
 def _splits(sample: Path) -> list[Any]:

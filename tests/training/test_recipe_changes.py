@@ -32,3 +32,8 @@ def test_an_option_that_was_asked_for_is_still_checked() -> None:
 def test_another_head_on_a_papers_recipe() -> None:
     recipe = load_recipe(RECIPES / "hsq/voc.yaml", {"model.head": "gap"})
     assert recipe.model.options == {}
+
+
+def test_splits_have_one_name() -> None:
+    data = load_recipe(None, {"data.train": "Training+dev", "data.validation": "validation"}).data
+    assert (data.train, data.validation) == ("train+val", "val")

@@ -1,4 +1,7 @@
-"""Labels in words from start to end, in real processes: predict and evaluate untrained, train prompts, export."""
+"""Labels in words from start to end: predict and evaluate untrained, train prompts, export.
+
+Commands run in this process, where open_clip is imported already: that takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import labelwise as lw
+from labelwise.cli import main
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
-from tests.fork_server import Command
 
 pytest.importorskip("open_clip")
 towers = pytest.importorskip("tests.towers")
@@ -24,18 +27,23 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_before_any_training(labelwise: Command, here: Path) -> None:
-    image = here / "images" / "00003.jpg"
-    done = labelwise("predict", "clip:tower", image, "--labels", "harbour, dog, boat", "--top", "2", cwd=here)
-    assert done.returncode == 0, done.stderr
+def run(*words: str) -> object:
+    """The exit status of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    return ended.value.code
+
+
+def test_before_any_training(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(here)
+    image = "images/00003.jpg"
+    assert run("predict", "clip:tower", image, "--labels", "harbour, dog, boat", "--top", "2") == 0
+    printed = capsys.readouterr().out
     scores = lw.load(f"clip:{here / 'tower'}", labels=["harbour", "dog", "boat"]).predict(image)[0].all_scores
     for label in sorted(scores, key=lambda name: -scores[name])[:2]:
-        assert f"{label} {scores[label]:.2f}" in done.stdout
-    done = labelwise("predict", "clip:tower", image, cwd=here)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "error: 'clip:tower' has no labels of its own; name them (--labels …)",
-    )
+        assert f"{label} {scores[label]:.2f}" in printed
+    assert run("predict", "clip:tower", image) == 2
+    assert "error: 'clip:tower' has no labels of its own; name them (--labels …)" in capsys.readouterr().err
     options = {"split": "test", "bootstrap": 0, "progress": False}
     evaluation = lw.evaluate(f"clip:{here / 'tower'}", here / "labels.csv", **options)
     assert list(evaluation.to_pandas().index) == list(open_data(here / "labels.csv").labels)
@@ -43,12 +51,11 @@ def test_before_any_training(labelwise: Command, here: Path) -> None:
         lw.export(f"clip:{here / 'tower'}", out=here / "onnx")
 
 
-def test_prompts_are_trained_and_exported(labelwise: Command, here: Path, tmp_path: Path) -> None:
+def test_prompts_are_trained_and_exported(here: Path, tmp_path: Path) -> None:
     tower = {"backbone": f"clip:{here / 'tower'}", "head": "text-aligned"}
     assert lw.estimate(here / "labels.csv", **tower).labels == 13
-    settings = ("--data", here / "labels.csv", *(f"--{name}={value}" for name, value in tower.items()))
-    done = labelwise("train", *settings, "--out", tmp_path / "run", "--epochs", "2", "--set", "head.patch_weight=0.3")
-    assert done.returncode == 0, done.stderr
+    settings = [f"--data={here / 'labels.csv'}", *(f"--{name}={value}" for name, value in tower.items())]
+    assert run("train", *settings, f"--out={tmp_path / 'run'}", "--epochs=2", "--set=head.patch_weight=0.3") == 0
     model = lw.load_model(tmp_path / "run")
     assert model.config.preprocessing.size == 160  # the tower's own
     assert model.head.residuals.any()

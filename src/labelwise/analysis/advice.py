@@ -11,6 +11,7 @@ import numpy as np
 
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.analysis.quality import LabelIssue
+from labelwise.core.errors import counted
 from labelwise.data.inspection import FEW
 
 _FAILS = 0.5  # F1: below it, there are more than two mistakes for each hit
@@ -77,6 +78,20 @@ class Advice:
     unjudged: list[LabelVerdict]
     collect: list[LabelVerdict]
     doubtful: list[tuple[str, int, int]] | None
+
+    @property
+    def verdict(self) -> str:
+        """How many labels fail; "" if none can be judged."""
+        judged = len(self.weakest)
+        if self.fails:
+            return (
+                f"{counted(len(self.fails), 'label')} of {judged} that can be judged: more than two mistakes for each "
+                "hit (F1 below 50)."
+            )
+        which = (
+            f"all {judged} labels that can be judged have" if judged > 1 else "the only label that can be judged has"
+        )
+        return f"None: {which} an F1 of 50 or more." if judged else ""
 
 
 def advise(run: MeasuredRun, training: Mapping[str, int] | None, issues: Sequence[LabelIssue] | None) -> Advice:

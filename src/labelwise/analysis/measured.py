@@ -226,7 +226,9 @@ def _predict(run: Run, table: LabelTable, **inference: Unpack[InferenceOptions])
     reading: dict[str, Any] = {**inference, "on_bad_image": "skip"}
     features = None
     if run.frozen:
-        features = FeatureCache.build(table, model.backbone, model.config.preprocessing, flips=False, **reading)
+        features = FeatureCache.build(  # by the engine that training took
+            table, model.backbone, model.config.preprocessing, flips=False, engine="auto", **reading
+        )
     with GateMeter(model.head) as meter:
         predictions = predict_logits(model, table, features=features, **reading)
     return StoredPredictions(predictions, complexity, measured_use(model, meter))

@@ -21,7 +21,7 @@ from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
-from labelwise.training.recipe import run_recipe
+from labelwise.training.recipe import Recipe, run_recipe
 from labelwise.training.run import Run, find_run
 from labelwise.words.config import tower_words
 
@@ -111,6 +111,9 @@ def evaluate(
     tower = model if isinstance(model, str) and tower_words(model) else None
     named = tower is None and (model is None or isinstance(model, str | os.PathLike))
     known_labels = read_labels(model_path(model)) if named else None  # type: ignore[arg-type]
+    recipe = _recipe_of(model)
+    if recipe is not None and recipe.data.labels is not None:  # the other labels of its data were left out on purpose
+        ignore_extra_labels = True
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split)
@@ -235,11 +238,16 @@ def _run_of(model: Any) -> Run | None:
     return Run(path)
 
 
+def _recipe_of(model: Any) -> Recipe | None:
+    run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
+    return None if run is None else run_recipe(run)
+
+
 def _data(data: Data | None, model: Any) -> Data:
     if data is not None:
         return data
-    run = find_run(model_path(model)) if model is None or isinstance(model, str | os.PathLike) else None
-    source = None if run is None else run_recipe(run).data.source
+    recipe = _recipe_of(model)
+    source = None if recipe is None else recipe.data.source
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
     return source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,6 +88,7 @@ def explain(
     method: Method | None = None,
     layer: int | None = None,
     attention_head: int | None = None,
+    known: Mapping[str, bool] | None = None,
 ) -> Explanation:
     """Show where a model looked in an image, label by label.
 
@@ -102,6 +103,8 @@ def explain(
             if the head has any.
         layer: The decoder layer whose attention to show, counted from 1. Default: the last.
         attention_head: The attention head to show, counted from 1; exported models have none. Default: the mean of all.
+        known: Labels that are known to be there or not: `{"person": True, "car": False}`, for models that can use
+            them (C-Tran). The best of the other labels are shown.
 
     Example:
         >>> import labelwise as lw
@@ -119,13 +122,15 @@ def explain(
     for label in labels or ():
         if label not in tagger.labels:
             raise unknown_name("label", label, tagger.labels)
-    predictions = tagger.predict(image)
+    told = tagger.known_labels(known)
+    predictions = tagger.predict(image, known=known)
     if len(predictions) != 1:
         raise LabelwiseError(f"explain one image at a time, not {len(predictions)}")
     prediction = predictions[0]
-    shown = list(prediction.all_scores)[:top] if labels is None else list(labels)
+    best = sorted(prediction.all_scores, key=lambda label: label in (known or ()))  # what was told is no answer
+    shown = best[:top] if labels is None else list(labels)
     if isinstance(tagger.model, ExportedModel) and method != "grad-cam" and attention_head is None:
-        found, query = tagger.query_maps(prediction.open_image(), layer)
+        found, query = tagger.query_maps(prediction.open_image(), layer, told)
         maps = {label: found[query[tagger.labels.index(label)]] for label in shown}
         caption = attention_caption(layer)
     else:
@@ -134,7 +139,9 @@ def explain(
         network = open_model(opened.folder) if isinstance(opened, ExportedModel) else require_network(opened)
         from labelwise.analysis.maps import map_caption, maps_of
 
-        maps = maps_of(network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head)
+        maps = maps_of(
+            network, prediction.open_image(), shown, method=method, layer=layer, head=attention_head, known=told
+        )
         caption = map_caption(network, method, layer, attention_head)
     explanation = Explanation(prediction, {**maps}, caption)
     if out is not None:

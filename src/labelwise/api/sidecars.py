@@ -38,9 +38,9 @@ class SidecarChange(NamedTuple):
     new: bytes | None
 
     @property
-    def status(self) -> Literal["new", "changed", "deleted", "unchanged"]:
+    def status(self) -> Literal["new", "changed", "deleted", "unchanged", "not written (no label applies)"]:
         if self.old == self.new:
-            return "unchanged"
+            return "unchanged" if self.old is not None else "not written (no label applies)"
         return "new" if self.old is None else "deleted" if self.new is None else "changed"
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -193,19 +194,27 @@ def _show(report: Inspection) -> None:
     ):
         if pairs:
             console.print(_pairs_table(title, pairs))
-    for bad in report.broken[:_FEW_SHOWN]:
-        say(f"missing: {bad.path}" if bad.is_missing else f"broken: {bad.path} ({bad.reason})")
-    for group in report.duplicates[:_FEW_SHOWN]:
-        names = " = ".join(
-            f"{image} ({split or 'no split'})" for image, split in zip(group.images, group.splits, strict=True)
-        )
-        say(f"same image: {names}{', different labels' if group.conflict else ''}")
+    _list(f"missing: {bad.path}" if bad.is_missing else f"broken: {bad.path} ({bad.reason})" for bad in report.broken)
+    _list(
+        "same image: "
+        + " = ".join(f"{image} ({split or 'no split'})" for image, split in zip(same.images, same.splits, strict=True))
+        + (", different labels" if same.conflict else "")
+        for same in report.duplicates
+    )
     found = report.problems
     console.print("What to fix:" if found else "Nothing to fix was found.")
     for problem in found:
         say(f"  - {problem}")
     if not report.decoded:
         console.print("  - Images were not decoded (--fast): those that cannot be are not known.")
+
+
+def _list(lines: Iterable[str]) -> None:
+    lines = list(lines)
+    for line in lines[:_FEW_SHOWN]:
+        say(line)
+    if len(lines) > _FEW_SHOWN:
+        say(f"and {len(lines) - _FEW_SHOWN:,} more; --json has all")
 
 
 def _histogram(report: Inspection) -> Table:

@@ -23,6 +23,7 @@ from labelwise.cli.common import (
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
+from labelwise.runtime.prediction import known_from
 
 
 @takes_table
@@ -38,6 +39,8 @@ def explain(
     method: Literal["attention", "grad-cam"] | None = None,
     layer: int | None = None,
     head: int | None = None,
+    known: str | None = None,
+    known_absent: str | None = None,
     check: Flag = False,
     experts: Flag = False,
     data: FileName | None = None,
@@ -62,6 +65,10 @@ def explain(
         The labels to show, separated by commas. Default: the best ones.
     head
         The attention head to show, counted from 1. Default: the mean of all.
+    known
+        Labels that are known to be on the image, separated by commas, if the model's head can use them (C-Tran).
+    known_absent
+        Labels that are known not to be on the image, separated by commas.
     check
         Hide where the model looked in images of --data, and as much elsewhere: which lowers the score more?
     experts
@@ -92,6 +99,7 @@ def explain(
             method=method,
             layer=layer,
             attention_head=head,
+            known=known_from(split_names(known), split_names(known_absent)),
         )
         say(f"{out}: {', '.join(explanation.maps)}")
         return

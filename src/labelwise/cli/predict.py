@@ -146,7 +146,7 @@ def predict(
                 note(f"skipped: {prediction.error}")
             elif stream.changes:
                 change = stream.changes.pop()
-                changed += change.status != "unchanged"
+                changed += change.old != change.new
                 say(str(change))
             else:
                 say(describe(prediction, prediction.choose(top, threshold), near_misses=near_misses, width=width))

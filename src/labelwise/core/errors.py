@@ -139,9 +139,9 @@ def did_you_mean(path: str | Path) -> str:
 def shortened(names: Sequence[str], most: int = 5) -> str:
     """
     >>> shortened(["a", "b"]), shortened(list("abcdefg"))
-    ('a, b', 'a, b, c, d, e, …')
+    ('a, b', 'a, b, c, d, e and 2 more')
     """
-    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -22,7 +22,7 @@ from labelwise.data.readers.coco import split_of_file
 from labelwise.data.readers.manifest import MANIFEST_KINDS
 from labelwise.data.sources import as_table, open_images
 from labelwise.data.stream_table import StreamTable, with_labels_read
-from labelwise.data.table import PRESENT, LabelTable
+from labelwise.data.table import PRESENT, SPLITS, LabelTable
 
 if TYPE_CHECKING:
     import pandas
@@ -151,7 +151,7 @@ def _write_imagefolder(table: LabelTable, folder: Path, progress: ShowProgress) 
             f"an image folder holds exactly one label per image, but {len(wrong)} of {len(table)} images have none or "
             f"several, for example {table.images[wrong[0]]!r}; choose another format"
         )
-    if table.split_names != ("",) and not set(table.split_names) <= {"train", "val", "test"}:
+    if table.split_names != ("",) and not set(table.split_names) <= set(SPLITS):
         splits = ", ".join(repr(name) for name in table.split_names)
         raise LabelwiseError(f"an image folder holds the splits train, val and test, or none, not {splits}")
     for name in table.labels:

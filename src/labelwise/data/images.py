@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from io import BytesIO
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
 
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line
+from labelwise.core.files import sha256
+from labelwise.core.progress import ShowProgress, track
 from labelwise.data import jpeg
 
 # Image formats only: Pillow would also open PostScript, by running Ghostscript on an untrusted file.
@@ -270,3 +273,22 @@ def missing_decoder() -> LabelwiseError | None:
         return missing_extra("pillow-heif", "heic")
     register_heif_opener()
     return None
+
+
+def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:
+    """Groups of two and more rows of `paths` whose files are equal byte by byte.
+
+    Only files of equal size are read; files that do not exist, or are empty, are ignored.
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for row, path in enumerate(paths):
+        with suppress(OSError, ValueError):  # ValueError: a NUL in the name
+            about = os.stat(path)
+            if stat.S_ISREG(about.st_mode) and about.st_size:  # a pipe would be waited for
+                by_size[about.st_size].append(row)
+    candidates = [row for rows in by_size.values() if len(rows) > 1 for row in rows]
+    by_content: dict[bytes, list[int]] = defaultdict(list)
+    for row in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):
+        with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
+            by_content[sha256(Path(paths[row])).digest()].append(row)
+    return sorted(sorted(rows) for rows in by_content.values() if len(rows) > 1)

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +19,10 @@ from labelwise.core.errors import LabelwiseError, counted, shortened
 from labelwise.core.progress import ShowProgress, track
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.decode import decode_many
-from labelwise.data.images import BadImage
+from labelwise.data.images import BadImage, duplicate_groups
 from labelwise.data.labels import label_variants, variant_key
 from labelwise.data.readers.finding import folder_of_missing
-from labelwise.data.sources import as_table, is_frame, parse_source
-from labelwise.data.splitting import duplicate_groups
+from labelwise.data.sources import as_table, is_frame, parse_source, read_data
 from labelwise.data.table import PRESENT, LabelTable
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 FEW = 10  # positives: a label with fewer is hardly learnable, and its AP is mostly luck
 _PAIRED_LABELS = 500  # co-occurrence is counted between the most frequent labels only: memory grows with the square
 _ALWAYS = 3  # images: two may be chance
-_COMPARED_NAMES = 20_000
-_SHORTEST_NAME = 3
+_COMPARED_NAMES = 2_000  # the time grows with the square
+_TIMES, _ALIKE = 10, 0.85  # a typing error is rarer by this factor, and shares this part of its letters
 _BLOCK = 65_536  # rows made dense at once
 
 
@@ -191,9 +192,10 @@ def _missing_fix(data: Any, reader: dict[str, Any], table: LabelTable, missing: 
     if folder is None:
         return ""
     lie = f"Images of that name lie in {folder}"
-    for option in () if isinstance(data, LabelTable) else ("root", "images_folder"):
+    is_elsewhere = 2 * len(missing) > len(table) and not isinstance(data, LabelTable)
+    for option in ("root", "images_folder") if is_elsewhere else ():  # where most are found, few were moved or lost
         with suppress(LabelwiseError):
-            again = as_table(data, **{**reader, option: folder})
+            again = read_data(data, **{**reader, option: folder})
             if len(_missing_images(again)) < len(missing):
                 return f"{lie}: read it with {option}={folder}" + (f" (--root {folder})." if option == "root" else ".")
     return f"{lie}."
@@ -241,6 +243,9 @@ def _problems(report: Inspection) -> Iterator[str]:
     if never:
         found = counted(len(never), "label has", "labels have")
         yield f"{found} no image ({shortened(never)}). Remove what cannot be learned or measured."
+    if everywhere := [count.label for count in labels if count.present == report.images]:
+        found = counted(len(everywhere), "label is", "labels are")
+        yield f"{found} on every image ({shortened(everywhere)}). Add images without, or leave such labels out."
     if rare:
         found = counted(len(rare), "label has", "labels have")
         yield f"{found} fewer than {FEW} images ({shortened(rare)}). Collect more, merge or drop."
@@ -308,25 +313,20 @@ def _pairs(table: LabelTable, positives: np.ndarray, most: int) -> tuple[list[Pa
 
 
 def _typing_errors(images: dict[str, int]) -> list[list[str]]:
-    """Pairs of names that differ in one character, of which one is rare: the frequent name first.
+    """Pairs of a frequent and a rare name that differ in a letter or two.
 
-    >>> _typing_errors({"giraffe": 90, "girafe": 1, "label1": 99, "label2": 1, "horse": 80, "house": 70})
-    [['giraffe', 'girafe']]
+    >>> _typing_errors({"snowboard": 40, "snowbord": 1, "label1": 99, "label2": 1, "horse": 80, "house": 70})
+    [['snowboard', 'snowbord']]
     """
-    if len(images) > _COMPARED_NAMES:
-        return []
-    near: dict[str, list[str]] = {}
-    found: dict[tuple[str, str], None] = {}  # an ordered set
-    for name in images:
-        if len(name) < _SHORTEST_NAME:
-            continue
-        # Two names are one character apart if they are equal without one of theirs.
-        for key in {name, *(name[:place] + name[place + 1 :] for place in range(len(name)))}:
-            for other in near.setdefault(key, []):
-                frequent, rare = sorted((name, other), key=lambda each: -images[each])
-                few = images[rare] <= max(1, images[frequent] // 20)
-                numbered = re.sub(r"\d", "", rare) == re.sub(r"\d", "", frequent)
-                if few and not numbered and variant_key(rare) != variant_key(frequent):
-                    found[frequent, rare] = None
-            near[key].append(name)
-    return [list(pair) for pair in found]
+    often = [name for name, count in images.items() if count >= FEW]
+    found = []
+    for rare, count in images.items() if len(images) <= _COMPARED_NAMES else ():
+        others = [name for name in often if _TIMES * max(1, count) <= images[name]]
+        near = (name for name in get_close_matches(rare, others, cutoff=_ALIKE) if not _is_same(name, rare))
+        found += [[name, rare] for name in islice(near, 1)]
+    return found
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether names differ in numbers only, which count something, or are variants, which are told as such."""
+    return re.sub(r"\d", "", one) == re.sub(r"\d", "", other) or variant_key(one) == variant_key(other)

@@ -18,7 +18,7 @@ from labelwise.core.arrays import row_pointers
 from labelwise.core.config import may_read_files
 from labelwise.core.errors import LabelwiseError, counted, shortened, unknown_name
 from labelwise.data.readers.base import read_lines
-from labelwise.data.table import LabelTable
+from labelwise.data.table import LabelTable, natural_key
 
 if TYPE_CHECKING:
     from labelwise.data.stream_table import AnyTable
@@ -79,7 +79,6 @@ def seen_labels(table: AnyTable, unseen: Sequence[str]) -> tuple[str, ...]:
     return seen
 
 
-_FEW = 5
 _COCO_NAMES = {"aeroplane": "airplane", "motorbike": "motorcycle", "sofa": "couch", "tvmonitor": "tv"}  # of VOC labels
 
 
@@ -98,13 +97,12 @@ def match_labels(table: _Table, labels: Sequence[str], *, ignore_extra: bool = F
     extra = labels_not_in(labels, table.labels)
     source = table.source or "the data"
     if len(extra) == len(table.labels):
-        raise LabelwiseError(
-            f"{source} and the model have no label in common: {_listed(extra)} against {_listed(labels)}"
-        )
+        ours, theirs = (shortened(list(map(repr, names))) for names in (extra, labels))
+        raise LabelwiseError(f"{source} and the model have no label in common: {ours} against {theirs}")
     if extra and not ignore_extra:
         raise LabelwiseError(
-            f"{source} has {counted(len(extra), 'label', 'labels')} that the model does not know: {_listed(extra)}; "
-            "correct the names, or ignore them",
+            f"{source} has {counted(len(extra), 'label')} that the model does not know: "
+            f"{shortened(list(map(repr, extra)))}; correct the names, or ignore them",
             options={"ignore_extra_labels": True},
         )
     matched = table.with_labels(labels, missing="absent" if table.single_label else "unknown")
@@ -152,7 +150,10 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
     name_of = {name: group[0] for group in label_variants(table) for name in group}
     names = [wanted.get(variant_key(name), name_of.get(name, name)) for name in table.labels]
     renamed = dict(zip(table.labels, names, strict=True))
-    column_of = {name: column for column, name in enumerate(dict.fromkeys(names))}
+    merged = dict.fromkeys(names)
+    if sorted(table.labels, key=natural_key) == list(table.labels):  # not the columns of a table, in their order
+        merged = dict.fromkeys(sorted(merged, key=natural_key))
+    column_of = {name: column for column, name in enumerate(merged)}
     new_column = np.array([column_of[name] for name in names], np.int64)
     rows = np.repeat(np.arange(len(table)), np.diff(table.indptr))
     order = np.lexsort(
@@ -195,7 +196,3 @@ def labels_not_in(these: Sequence[str], names: Sequence[str]) -> list[str]:
     """Those of `names` that are not in `these`, in order."""
     known = set(these)
     return [name for name in names if name not in known]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_FEW])) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")

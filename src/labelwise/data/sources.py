@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode
 
-from labelwise.core.errors import LabelwiseError, tell, unknown_name
+from labelwise.core.errors import LabelwiseError, counted, shortened, tell
 from labelwise.data.decode import file_kind
 from labelwise.data.labels import labels_not_in, merged_variants, variant_note
 from labelwise.data.parquet import holds_images
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     from labelwise.data.stream_table import StreamTable
 
+# Files that people have and no format reads, and what to do with them.
+_NOT_READ = {
+    **dict.fromkeys((".zip", ".7z", ".rar", ".gz", ".tgz"), "unpack it, and name the folder or the table in it"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save the sheet as CSV (UTF-8)"),
+    **dict.fromkeys((".yaml", ".yml"), "if it belongs to YOLO's boxes, export them as COCO"),
+}
 STREAMED_FORMATS = ("stream", "webdataset", "hf")
 
 
@@ -123,8 +129,8 @@ def open_data(
     Args:
         data: A path, whose format is recognised, or `format:path`, e.g. `photos.csv` or `voc:/data/VOCdevkit`; or a
             pandas DataFrame with the columns of a manifest.
-        labels: Fixes the columns: a subset or another order of the dataset's labels, or, for a manifest, the complete
-            list of names it may use.
+        labels: Fixes the columns: a subset or another order of the dataset's labels. Where images list the names of
+            their labels, also names that no image has, if all others are there.
         options: The reader's own; they may also stand in the string: `voc:/data?year=2012`.
 
     Returns:
@@ -138,6 +144,16 @@ def open_data(
     >>> table.labels, table.split_names
     (('cat', 'dog'), ('train', 'test'))
     """
+    table = read_data(data, labels=labels, **options)
+    for note in table.notes:
+        tell(note)
+    return table
+
+
+def read_data(
+    data: str | Path | pandas.DataFrame, *, labels: Sequence[str] | None = None, **options: Any
+) -> LabelTable:
+    """As `open_data`, but its notes are not told: for what is read once more."""
     given: ReaderOptions
     if is_frame(data):
         given = frame_options = parse_options(ManifestOptions, options, "DataFrame")
@@ -146,17 +162,17 @@ def open_data(
     else:
         table, given, fix = _read(data, labels, options)
     table = check_files(table, given, fix)
+    notes = [*table.notes]
     if given.merge_variants:
         table = merged_variants(table, labels or ())
-        if labels is not None and isinstance(given, ManifestOptions) and (other := labels_not_in(labels, table.labels)):
-            raise unknown_name("label", other[0], labels, table.source)
     elif note := variant_note(table):
-        table = replace(table, notes=(*table.notes, note))
+        notes.append(note)
     if labels is not None and table.labels != tuple(labels):
+        if left_out := labels_not_in(labels, table.labels):
+            found = counted(len(left_out), "label is", "labels are")
+            notes.append(f"{table.source}: {found} not asked for and left out: {shortened(left_out)}")
         table = table.with_labels(labels)
-    for note in table.notes:
-        tell(note)
-    return table
+    return replace(table, notes=tuple(notes))
 
 
 def _read(
@@ -206,6 +222,9 @@ def _recognise(path: Path) -> Format:
             return format
     looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in list_formats())
     kind = "folder" if path.is_dir() else "file"
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if (hint := _NOT_READ.get(file.suffix.lower())) is not None:
+            raise LabelwiseError(f"{file} cannot be read as it is: {hint}")
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"
     raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +11,8 @@ import numpy as np
 
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import sha256
-from labelwise.core.progress import ShowProgress, track
+from labelwise.core.progress import ShowProgress
+from labelwise.data.images import duplicate_groups
 from labelwise.data.manifests import lost_label_notes
 from labelwise.data.readers.manifest import is_usual_split
 from labelwise.data.sources import as_table
@@ -150,22 +146,3 @@ def _stratified(table: LabelTable, units: list[list[int]], fractions: Mapping[st
     for unit in rng.permutation(np.flatnonzero(assigned < 0)).tolist():  # images without any label
         assign(unit, wanted_images)
     return [names[split] for split in assigned]
-
-
-def duplicate_groups(paths: Sequence[str], progress: ShowProgress = False) -> list[list[int]]:
-    """Groups of two and more rows of `paths` whose files are equal byte by byte.
-
-    Only files of equal size are read; files that do not exist are ignored.
-    """
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for row, path in enumerate(paths):
-        with suppress(OSError, ValueError):  # ValueError: a NUL in the name
-            about = os.stat(path)
-            if stat.S_ISREG(about.st_mode):  # a pipe would be waited for
-                by_size[about.st_size].append(row)
-    candidates = [row for rows in by_size.values() if len(rows) > 1 for row in rows]
-    by_content: dict[bytes, list[int]] = defaultdict(list)
-    for row in track(candidates, "Comparing files of equal size", shown=progress, unit="files"):
-        with suppress(OSError):  # a folder, or a file that may not be read: decoding tells
-            by_content[sha256(Path(paths[row])).digest()].append(row)
-    return sorted(sorted(rows) for rows in by_content.values() if len(rows) > 1)

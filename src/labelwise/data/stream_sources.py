@@ -32,9 +32,9 @@ from labelwise.data.shard_kinds import (
 from labelwise.data.shards import Shard
 from labelwise.data.side_labels import SideLabels
 from labelwise.data.stream_table import StreamTable
-from labelwise.data.table import VALUES, canonical_split
+from labelwise.data.table import SPLIT_ALIASES, SPLITS, VALUES, canonical_split
 
-_SPLIT = re.compile(r"(?:^|[/_.-])(train|training|val|valid|validation|dev|test|testing)(?=[/_.0-9-])", re.IGNORECASE)
+_SPLIT = re.compile(rf"(?:^|[/_.-])({'|'.join((*SPLITS, *SPLIT_ALIASES))})(?=[/_.0-9-])", re.IGNORECASE)
 
 
 class StreamOptions(Config):

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,7 @@ from labelwise.core.files import sha256
 from labelwise.data.images import BadImageError, Encoded
 from labelwise.data.shards import Samples, Shard
 from labelwise.data.side_labels import SideLabels
+from labelwise.data.strings import StringColumn
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, LabelTable, SplitTable, check_unique
 
 _OPEN_SHARDS = 256  # of one process: open files are limited
@@ -328,18 +329,12 @@ class ShardPart(Shard):
         return samples
 
 
-class _Names(Sequence[str]):
+class _Names(StringColumn):
     def __init__(self, table: StreamTable) -> None:
         self._table = table
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        samples, number = self._table._at(range(len(self))[index])
+    def _get(self, index: int) -> str:
+        samples, number = self._table._at(index)
         return f"{samples.name}/{samples.key(number)}"
 
     def __len__(self) -> int:

@@ -17,8 +17,8 @@ from labelwise.core.arrays import Ints, row_pointers
 _TAKE_BLOCK = 100_000  # rows gathered at once: bounds the index array that `take` needs
 
 
-class _StringColumn(Sequence[str]):
-    """What both columns share: slices are lists, and a column equals any sequence of the same strings."""
+class StringColumn(Sequence[str]):
+    """What columns of strings share: slices are lists, and a column equals any sequence of the same strings."""
 
     def _get(self, index: int) -> str:
         raise NotImplementedError
@@ -50,7 +50,7 @@ class _StringColumn(Sequence[str]):
         return f"<{len(self)} strings: {shown}{', ...' if len(self) > 3 else ''}>"
 
 
-class PackedStrings(_StringColumn):
+class PackedStrings(StringColumn):
     """Any strings, as one UTF-8 buffer and the offsets into it.
 
     >>> PackedStrings(["a.jpg", "b/ü.jpg"])[1]
@@ -87,7 +87,7 @@ class PackedStrings(_StringColumn):
         return packed
 
 
-class CodedStrings(_StringColumn):
+class CodedStrings(StringColumn):
     """Few different strings, many rows: the different ones in order of appearance, and one byte or two per row.
 
     >>> CodedStrings(["train", "val", "train"]).names

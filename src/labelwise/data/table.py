@@ -25,17 +25,18 @@ VALUES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 
 _DIGITS = re.compile(r"([0-9]+)")
 _ROWS_SHOWN = 10  # in a notebook
-_SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
+SPLITS = ("train", "val", "test")  # the usual ones
+SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
 
 
 def canonical_split(name: str) -> str:
-    """One spelling per split.
+    """One spelling per split, or of several that are joined.
 
-    >>> [canonical_split(name) for name in ("Training", "validation", "dev", "test", "fold 3", "")]
-    ['train', 'val', 'val', 'test', 'fold 3', '']
+    >>> [canonical_split(name) for name in ("Training", "train+validation", "dev", "test", "fold 3", "")]
+    ['train', 'train+val', 'val', 'test', 'fold 3', '']
     """
-    plain = name.strip().lower()
-    return _SPLIT_ALIASES.get(plain, plain)
+    parts = (part.strip().lower() for part in name.split("+"))
+    return "+".join(SPLIT_ALIASES.get(part, part) for part in parts)
 
 
 def natural_key(name: str) -> tuple[list[Any], str]:
@@ -72,15 +73,14 @@ class SplitTable:
     def split_names(self) -> tuple[str, ...]:
         """The splits there are: train, val, test first, then the others as they appear; "" for images without one."""
         names = self.all_splits
-        usual = tuple(name for name in ("train", "val", "test") if name in names)
+        usual = tuple(name for name in SPLITS if name in names)
         return usual + tuple(name for name in names if name not in usual)
 
     def wanted_splits(self, split: str) -> list[str]:
         """The splits that a name means: `train`, `train+val`, `trainval`; an error if there is no such split."""
-        parts = split.split("+")
         if split not in self.split_names and split.lower() == "trainval":
-            parts = ["train", "val"]
-        names = [canonical_split(part) for part in parts]
+            split = "train+val"
+        names = canonical_split(split).split("+")
         for name in names:
             if name not in self.split_names and not any(self.split_names):
                 raise LabelwiseError(
@@ -97,7 +97,7 @@ class SplitTable:
     def chosen_split(self, split: str | None) -> str:
         """The split to measure on: the given one, else `test`, else `all`, which is told."""
         if split is not None or self.split_names != ("",):
-            return split or "test"
+            return canonical_split(split or "test")
         tell(f"{self.source or 'the table'} has no splits: all {counted(len(self), 'image')} are used")
         return "all"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -231,19 +232,34 @@ class Packet:
 
     def without_predictions(self) -> Packet:
         """The packet without what labelwise wrote."""
+        # A list that was empty before stays, and is known by this: predictions in it would give this very packet.
+        with suppress(XmpError):
+            kept = self._without_ours(keep_lists=True)
+            if kept.with_predictions(self.predicted).data == self.data:
+                return kept
+        return self._without_ours(keep_lists=False)
+
+    def _without_ours(self, keep_lists: bool) -> Packet:
         added = {one.label.strip() for one in self.predicted if one.added == "True"}
         gone: list[Element] = []
         for description in self.rdf.children:
             whole: list[Element] = []
             for element in description.children:
                 ours = [item for item in element.items if element.tag in LISTS and item.text in added]
-                if element.tag == _PREDICTIONS or (ours and len(ours) == len(element.items)):
+                if element.tag == _PREDICTIONS or (ours and len(ours) == len(element.items) and not keep_lists):
                     whole.append(element)
                 else:
                     gone += ours
             is_all = bool(whole) and len(whole) == len(description.children) and not description.properties
             gone += [description] if is_all else whole
-        return self._edited([(len(self.data[: one.start].rstrip()), one.end, b"") for one in gone])
+        edits = [(len(self.data[: one.start].rstrip()), one.end, b"") for one in gone]
+        for parent in (self.rdf, *(inner for element in self.properties for inner in element.children)):
+            first = next(iter(parent.children), None)
+            if first and first.start == parent.inner and all(child in gone for child in parent.children):
+                # Only into what was <rdf:Bag/> labelwise writes without white space, see `_insertion`.
+                edits = [edit for edit in edits if not parent.start < edit[0] < parent.end]
+                edits.append((parent.inner - 1, parent.end, b"/>"))
+        return self._edited(edits)
 
     def with_predictions(self, predicted: Sequence[Predicted]) -> Packet:
         """The packet with a record of the predictions, and with those that were `added` as keywords."""
@@ -276,10 +292,10 @@ class Packet:
         if parent.children:
             before = parent.children[-2].end if len(parent.children) > 1 else parent.inner
             gap, at = self.data[before : parent.children[-1].start], parent.children[-1].end
-        new = b"".join((gap if gap.isspace() else b"") + entry.encode() for entry in entries)
+        texts = [entry.encode() for entry in entries]
         if parent.inner == parent.end:  # <rdf:Bag/>
-            return at - 2, at, b">" + new + f"</{self._name(parent)}>".encode()
-        return at, at, new
+            return at - 2, at, b">" + b"".join(texts) + f"</{self._name(parent)}>".encode()
+        return at, at, b"".join((gap if gap.isspace() else b"") + text for text in texts)
 
     def _edited(self, edits: Sequence[Edit]) -> Packet:
         data = self.data
@@ -303,14 +319,14 @@ def tagged(data: bytes | None, labels: Mapping[str, float], *, model: str, versi
         date: In ISO 8601.
     """
     packet = Packet(_EMPTY.format(version=version).encode() if data is None else data)
-    scores = {visible(label): f"{score:.4f}" for label, score in labels.items()}
+    scores = {visible(label).strip(): f"{score:.4f}" for label, score in labels.items()}
     about = (visible(model), version)
     if [one[:4] for one in packet.predicted] == [(label, score, *about) for label, score in scores.items()]:
         return packet.data
     packet = packet.without_predictions()
     known = {level for keyword in packet.keywords for level in keyword}
     predicted = [
-        Predicted(label, score, *about, date, str(normalize("NFC", label.strip()) not in known))
+        Predicted(label, score, *about, date, str(normalize("NFC", label) not in known))
         for label, score in scores.items()
     ]
     return (packet.with_predictions(predicted) if predicted else packet).data

@@ -39,7 +39,7 @@ class MeasuredModel:
 
     Attributes:
         config: The model's config, with the calibration and thresholds that were used.
-        samples: How many bootstrap samples were drawn.
+        samples: How many random halves of the images were drawn for the intervals.
         bad_images: Images that could not be decoded.
         labels_ignored: Labels of the data that the model was not asked about.
         data: Where the table came from.
@@ -90,11 +90,11 @@ class Evaluation(MeasuredModel):
 
     Attributes:
         scores: All metrics as fractions, and the counts they rest on.
-        confidence: A percentile interval per metric, as fractions; empty without bootstrap samples.
+        confidence: An interval per metric, as fractions; empty without samples.
         ece_before: Expected calibration error of the uncalibrated scores, as a fraction.
         ece_after: The same with the model's temperature and offset.
         labels_not_in_data: Labels of the model that the data does not have: unknown in every image.
-        draws: The bootstrap samples; a paired comparison subtracts them.
+        draws: The samples; a paired comparison subtracts them.
         fitted: What was fitted for this evaluation, and on which split.
         conventions: All metrics as other lines of work compute them, by their names (`metrics.scores_as`): at 0.5 on
             uncalibrated scores.

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.graph_configs import AddGcnConfig
-from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes, as_attention
+from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes
 from labelwise.heads.registry import register_head
 
 
 @register_head(AddGcnConfig)
-class AddGcnHead(Head):
+class AddGcnHead(AttendingHead):
     """The semantic attention module finds a vector for each label (section 3.2), the dynamic GCN relates them over a
     static and a dynamic graph (section 3.3); the answer is the mean of its logits and of the activation maps' maxima.
 
@@ -32,14 +32,7 @@ class AddGcnHead(Head):
         self.dynamic = nn.Linear(dim, dim)  # W_d
         self.classifier = LabelClassifier(labels, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def details(self, x: Tensor) -> HeadDetails:
-        logits, masks = self._run(x)
-        return self.attended(logits, as_attention(masks), x)
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         activation = self.activation(tokens).transpose(1, 2)  # [B, N, T]
         masks = activation.sigmoid()  # M

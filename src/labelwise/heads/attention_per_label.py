@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import HeadDetails, as_tokens
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.registry import register_head
 from labelwise.heads.word_configs import AttentionPerLabelConfig
 from labelwise.heads.word_head import LabelVectors, WordHead, region_features
 
 
 @register_head(AttentionPerLabelConfig)
-class AttentionPerLabelHead(WordHead):
+class AttentionPerLabelHead(WordHead, AttendingHead):
     """A label's word and a region's feature decide together how much the label looks there.
 
     alpha_c = softmax over regions of p^T (relu(U f_r) * relu(V v_c)), z_c = sum_r alpha_c(f_r) f_r, and the logit is
@@ -34,19 +34,11 @@ class AttentionPerLabelHead(WordHead):
         self.mix = nn.Parameter(torch.empty(config.rank).uniform_(-bound, bound))  # p
         self.label_vectors = LabelVectors(self.word_dim, dim)  # W
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits [B, N] and the attention [B, T, N]."""
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)
         regions = self.regions(tokens)
         keys = F.relu(self.keys(regions)) * self.mix  # [B, T, K]
-        attention = F.linear(keys, self.queries(self.word_vectors)).softmax(dim=1)
+        attention = F.linear(keys, self.queries(self.word_vectors)).softmax(dim=1)  # [B, T, N]
         # <theta_c, z_c> is the attended mean of <theta_c, f_r>: no feature is pooled for each label.
         scores = F.linear(regions, self.label_vectors(self.word_vectors))  # [B, T, N]
-        return (attention * scores).sum(dim=1), attention
-
-    def details(self, x: Tensor) -> HeadDetails:
-        logits, attention = self._run(x)
-        return self.attended(logits, attention.transpose(1, 2), x)
+        return (attention * scores).sum(dim=1), attention.transpose(1, 2)

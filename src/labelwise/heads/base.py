@@ -186,6 +186,21 @@ class Head(nn.Module):
         return other.train(self.training)
 
 
+class AttendingHead(Head):
+    """A head that weighs the tokens anew for each label, and shows these weights."""
+
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits [B, N], and the weights of the tokens [B, N, T], not negative."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)[0]
+
+    def details(self, x: Tensor) -> HeadDetails:
+        logits, weights = self.run(x)
+        return self.attended(logits, as_attention(weights), x)
+
+
 @dataclass
 class Recorder:
     """Handed down through the modules of a head; each adds what `details` will show."""
@@ -215,6 +230,12 @@ def on_grid(weights: Tensor, x: Tensor) -> Tensor:
     """Weights of tokens [..., T] as maps [..., H, W] of the input `x`; tokens [B, T, C] are a single row."""
     maps: Tensor = weights.unflatten(-1, (x.shape[2], x.shape[3]) if x.dim() == 4 else (1, x.shape[1]))
     return maps
+
+
+def as_attention(weights: Tensor) -> Tensor:
+    """Weights of tokens [B, N, T], not negative, so that each label's add up to 1; where all are 0, the same each."""
+    weights = weights + torch.finfo(torch.float32).eps
+    return weights / weights.sum(dim=2, keepdim=True)
 
 
 def as_map(x: Tensor, in_features: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import HeadDetails, as_tokens
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.layers import Attention, Dropout, mlp
 from labelwise.heads.registry import register_head
 from labelwise.heads.word_configs import BiamConfig
@@ -15,7 +15,7 @@ from labelwise.heads.word_head import LabelVectors, WordHead
 
 
 @register_head(BiamConfig)
-class BiamHead(WordHead):
+class BiamHead(WordHead, AttendingHead):
     """Spatial resolution stays until the labels are scored: each label's logit is the mean of its k best regions.
 
     Meant for the loss `ranking` with penalty=hinge and divide_by=violations. The scene's feature x_g is the mean of the
@@ -33,14 +33,10 @@ class BiamHead(WordHead):
         self.enrich = nn.Linear(2 * config.dim, out_dim)
         self.label_vectors = LabelVectors(self.word_dim, out_dim, bias=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self._scores(x)
-        return (scores * self._best(scores)).sum(dim=1)
-
-    def details(self, x: Tensor) -> HeadDetails:
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scores = self._scores(x)
         best = self._best(scores)
-        return self.attended((scores * best).sum(dim=1), best.transpose(1, 2), x)
+        return (scores * best).sum(dim=1), best.transpose(1, 2)
 
     def _scores(self, x: Tensor) -> Tensor:
         """Every label's score in every region, m: [B, T, N]."""
@@ -79,7 +75,8 @@ class Convolution(nn.Module):
 
 
 class RegionContext(nn.Module):
-    """Self-attention between regions and a feed-forward block, both with residuals, neither with a norm."""
+    """The region contextualized block (RCB): self-attention between regions and a feed-forward block, both with
+    residuals, neither with a norm."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -94,7 +91,8 @@ class RegionContext(nn.Module):
 
 
 class SceneContext(nn.Module):
-    """The scene weighs the channels of all regions: r = sigmoid(mean(q) * k), c = r v, e = c + conv(c)."""
+    """The scene contextualized block (SCB): the scene weighs the channels of all regions, r = sigmoid(mean(q) * k),
+    c = r v, e = c + conv(c)."""
 
     def __init__(self, scene_features: int, dim: int, kernel: int, dropout: float) -> None:
         super().__init__()

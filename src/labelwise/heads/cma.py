@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+from labelwise.heads.base import AttendingHead, as_attention, as_tokens
 from labelwise.heads.graph_configs import CmaConfig
-from labelwise.heads.graphs import LabelClassifier, as_attention, checked_cooccurrence, without_self
+from labelwise.heads.graphs import LabelClassifier, LabelGraphHead, without_self
 from labelwise.heads.layers import mlp
 from labelwise.heads.registry import register_head
 
 
 @register_head(CmaConfig)
-class CmaHead(Head):
+class CmaHead(LabelGraphHead, AttendingHead):
     """Cross-modality attention: a label looks where the projected features point into its embedding's direction.
 
     The embeddings come from adjacency-based similarity graph embedding (ASGE): a small network on the word vectors,
@@ -26,33 +26,16 @@ class CmaHead(Head):
 
     label_embeddings: Tensor  # [N, E], of length 1
 
-    def __init__(
-        self,
-        config: CmaConfig,
-        in_features: int,
-        labels: int,
-        word_vectors: Tensor | None = None,
-        cooccurrence: Tensor | None = None,
-    ) -> None:
-        super().__init__(config, in_features, labels)
-        words, together = (
-            checked_words(word_vectors, labels, config.word_dim),
-            checked_cooccurrence(cooccurrence, labels),
-        )
-        self.register_buffer("word_vectors", words)
-        told = word_vectors is not None and cooccurrence is not None  # else a state dict will fill them
-        embeddings = similarity_embeddings(words, together, config) if told else words.new_zeros(labels, config.dim)
+    def build(self, config: CmaConfig, words: Tensor, cooccurrence: Tensor) -> None:
+        in_features, labels = self.in_features, self.labels
+        embeddings = words.new_zeros(labels, config.dim)
+        if self.told:
+            embeddings = similarity_embeddings(words, cooccurrence, config)
         self.register_buffer("label_embeddings", embeddings)
         self.project = mlp(in_features, in_features // 2, config.dim)  # the cross-modality transformer, 1 x 1
         self.classifier = LabelClassifier(labels, in_features)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def details(self, x: Tensor) -> HeadDetails:
-        return self.attended(*self._run(x), x)
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         projected = F.normalize(self.project(tokens), dim=2)  # [B, T, E]
         cosines = F.linear(projected, self.label_embeddings).transpose(1, 2)  # [B, N, T]

@@ -6,14 +6,44 @@ Adjacency matrices are [N, N], with row i for what label i takes from the others
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.heads.base import Head, checked_words
+from labelwise.heads.graph_configs import LabelGraphConfig
 
 LEAK = 0.2  # of LeakyReLU between graph layers, as in the codes of ML-GCN, ADD-GCN, KSSNet and TDRG
+
+
+class LabelGraphHead(Head):
+    """A head that `build` makes from the labels' word vectors [N, d_w] and their co-occurrence P(j | i) [N, N].
+
+    `told` is False if either is missing: both are zeros then, so that all has its shape until a state dict fills it.
+    """
+
+    adjacency: Tensor | None  # [N, N], what the head makes of P; None: folded
+
+    def __init__(
+        self,
+        config: LabelGraphConfig,
+        in_features: int,
+        labels: int,
+        word_vectors: Tensor | None = None,
+        cooccurrence: Tensor | None = None,
+    ) -> None:
+        super().__init__(config, in_features, labels)
+        self.told = word_vectors is not None and cooccurrence is not None
+        words = checked_words(word_vectors, labels, config.word_dim)
+        self.register_buffer("word_vectors", words)
+        self.build(config, words, checked_cooccurrence(cooccurrence, labels))
+
+    def build(self, config: Any, words: Tensor, cooccurrence: Tensor) -> None:
+        """The head's parts; `config` is of its own class."""
+        raise NotImplementedError
 
 
 def checked_cooccurrence(given: Tensor | None, labels: int) -> Tensor:
@@ -111,9 +141,3 @@ class LabelClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, N, D] -> [B, N]
         return (x * self.weight).sum(dim=2) + self.bias
-
-
-def as_attention(weights: Tensor) -> Tensor:
-    """Weights of tokens [B, N, T], not negative, so that each label's add up to 1; where all are 0, the same each."""
-    weights = weights + torch.finfo(torch.float32).eps
-    return weights / weights.sum(dim=2, keepdim=True)

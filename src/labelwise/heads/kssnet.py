@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, as_tokens, checked_words
+from labelwise.heads.base import as_tokens
 from labelwise.heads.folding import Known
 from labelwise.heads.graph_configs import KssnetConfig
-from labelwise.heads.graphs import LEAK, GraphNetwork, checked_cooccurrence, reweighted, without_self
+from labelwise.heads.graphs import LEAK, GraphNetwork, LabelGraphHead, reweighted, without_self
 from labelwise.heads.registry import register_head
 
 
 @register_head(KssnetConfig)
-class KssnetHead(Head):
+class KssnetHead(LabelGraphHead):
     """Graph layers on the superimposed graph make label embeddings, which enter the features and classify them.
 
     What differs from the paper:
@@ -25,21 +25,10 @@ class KssnetHead(Head):
     As in that code, a linear classifier is added to the one that the graph makes.
     """
 
-    adjacency: Tensor | None  # [N, N], of the superimposed graph; None: folded
-
-    def __init__(
-        self,
-        config: KssnetConfig,
-        in_features: int,
-        labels: int,
-        word_vectors: Tensor | None = None,
-        cooccurrence: Tensor | None = None,
-    ) -> None:
-        super().__init__(config, in_features, labels)
-        words = checked_words(word_vectors, labels, config.word_dim)
-        self.register_buffer("word_vectors", words)
-        together = checked_cooccurrence(cooccurrence, labels)
-        graph = superimposed(together, words.to(together), config)  # a file's words, when shapes are checked on meta
+    def build(self, config: KssnetConfig, words: Tensor, cooccurrence: Tensor) -> None:
+        in_features, labels = self.in_features, self.labels
+        # To one device: words may come from a file when shapes are checked on meta.
+        graph = superimposed(cooccurrence, words.to(cooccurrence), config)
         self.register_buffer("adjacency", reweighted(graph, config.neighbour_weight))
         self.label_side: nn.Module = LabelSide(words.shape[1], config.hidden, in_features, labels)
         self.lateral = nn.Linear(labels, in_features, bias=False)  # scores of labels back to channels

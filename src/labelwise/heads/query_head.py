@@ -246,9 +246,9 @@ class Tokens(nn.Module):
 
         In training `token_dropout` drops tokens, unless `whole`; each image then has positions of its own.
         """
-        kept = None if whole or not (self.training and self.dropout) else _random_tokens(x, self.dropout)  # [B, t, 1]
+        kept = None if whole or not (self.training and self.dropout) else _random_tokens(x, self.dropout)  # [B, t]
         if kept is not None:
-            x = x.take_along_dim(kept, dim=1)
+            x = _chosen_tokens(x, kept)
         tokens = self.project(x)
         if self.relu:
             tokens = F.relu(tokens)
@@ -258,7 +258,7 @@ class Tokens(nn.Module):
                 raise LabelwiseError("this head adds 2-D positions: give it the map [B, C, H, W], not tokens [B, T, C]")
             positions = sine_positions(*grid, self.dim, tokens)[None]
             if kept is not None:
-                positions = positions.take_along_dim(kept, dim=1)
+                positions = positions[0, kept]  # [B, t, D]
         if self.positions == "input":
             tokens, positions = tokens + positions, None
         for layer in self.encoder:
@@ -285,9 +285,15 @@ def sine_positions(height: int, width: int, dim: int, like: Tensor) -> Tensor:
 
 
 def _random_tokens(x: Tensor, dropout: float) -> Tensor:
-    """The indices of the tokens [B, T, C] that stay: [B, t, 1], at least one."""
+    """The indices of the tokens [B, T, C] that stay: [B, t], at least one."""
     stay = max(1, round(x.shape[1] * (1 - dropout)))
-    return torch.rand(x.shape[:2], device=x.device).argsort(dim=1)[:, :stay, None]
+    return torch.rand(x.shape[:2], device=x.device).argsort(dim=1)[:, :stay]
+
+
+def _chosen_tokens(x: Tensor, kept: Tensor) -> Tensor:
+    """`x.take_along_dim(kept[..., None], dim=1)`, [B, t, C], which would look up the index for each channel."""
+    first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)[:, None]
+    return x.flatten(0, 1).index_select(0, (first + kept).flatten()).view(*kept.shape, x.shape[2])
 
 
 class Decoder(nn.Module):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens, checked_words
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.folding import Known
 from labelwise.heads.graph_configs import SsgrlConfig
-from labelwise.heads.graphs import LabelClassifier, checked_cooccurrence, without_self
+from labelwise.heads.graphs import LabelClassifier, LabelGraphHead, without_self
 from labelwise.heads.registry import register_head
 
 
 @register_head(SsgrlConfig)
-class SsgrlHead(Head):
+class SsgrlHead(LabelGraphHead, AttendingHead):
     """Semantic decoupling (section 3.2): for each label, attention over positions, guided by its word vector. Semantic
     interaction (section 3.3): the labels' features exchange messages over the graph of co-occurrence.
 
@@ -23,18 +23,9 @@ class SsgrlHead(Head):
 
     adjacency: Tensor  # [N, N], P(c' | c)
 
-    def __init__(
-        self,
-        config: SsgrlConfig,
-        in_features: int,
-        labels: int,
-        word_vectors: Tensor | None = None,
-        cooccurrence: Tensor | None = None,
-    ) -> None:
-        super().__init__(config, in_features, labels)
-        words = checked_words(word_vectors, labels, config.word_dim)
-        self.register_buffer("word_vectors", words)
-        self.register_buffer("adjacency", without_self(checked_cooccurrence(cooccurrence, labels)))
+    def build(self, config: SsgrlConfig, words: Tensor, cooccurrence: Tensor) -> None:
+        in_features = self.in_features
+        self.register_buffer("adjacency", without_self(cooccurrence))
         self.image_side = nn.Linear(in_features, config.dim, bias=False)  # U of eq. 3
         self.word_side: nn.Module = nn.Linear(words.shape[1], config.dim, bias=False)  # V
         self.score: nn.Module = Chain(
@@ -42,15 +33,9 @@ class SsgrlHead(Head):
         )
         self.interact = GatedGraph(in_features, config.steps)
         self.output = nn.Linear(2 * in_features, in_features)  # f_o of eq. 9
-        self.classifier = LabelClassifier(labels, in_features)
+        self.classifier = LabelClassifier(self.labels, in_features)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def details(self, x: Tensor) -> HeadDetails:
-        return self.attended(*self._run(x), x)
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         words = self.word_side(self.word_vectors)  # [N, d_1]
         joined = torch.tanh(self.image_side(tokens)[:, None] * words[:, None])  # eq. 3: [B, N, T, d_1]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.heads.attention_configs import SstConfig
-from labelwise.heads.base import Head, HeadDetails, as_tokens
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.config import DecoderConfig, TokensConfig
 from labelwise.heads.layers import EncoderLayer, PerQueryLinear
 from labelwise.heads.query_head import Tokens
@@ -14,7 +14,7 @@ from labelwise.heads.registry import register_head
 
 
 @register_head(SstConfig)
-class SstHead(Head):
+class SstHead(AttendingHead):
     """The mean of two answers: from features that know of other positions, and from labels that know of other labels.
 
     The spatial transformer relates the positions of the map; its tokens, pooled, give the first answer. A map for each
@@ -49,15 +49,8 @@ class SstHead(Head):
         )
         self.label_classifier = PerQueryLinear(labels, dim, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def details(self, x: Tensor) -> HeadDetails:
-        """The maps by which the tokens are disentangled."""
-        return self.attended(*self._run(x), x)
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [B, N] and the attention of every label [B, N, T]."""
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights are those by which the tokens are disentangled."""
         tokens, _ = self.spatial(*as_tokens(x, self.in_features), whole=True)  # [B, T, D]
         attention = self.disentangle(tokens).softmax(dim=1).transpose(1, 2)  # [B, N, T]
         labels = torch.bmm(attention, tokens)  # [B, N, D]

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelwise.heads.base import Head, HeadDetails, as_tokens
+from labelwise.heads.base import AttendingHead, as_tokens
 from labelwise.heads.graph_configs import TdrgConfig
-from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes, as_attention
+from labelwise.heads.graphs import LEAK, DynamicGraph, LabelClassifier, LabelNodes
 from labelwise.heads.layers import EncoderLayer
 from labelwise.heads.registry import register_head
 
 
 @register_head(TdrgConfig)
-class TdrgHead(Head):
+class TdrgHead(AttendingHead):
     """The structural relation graph is a transformer over positions; the semantic relation graph relates labels, with
     the transformer's features as guidance, through which no gradient flows. The answer is a weighted mean of both.
 
@@ -41,17 +41,10 @@ class TdrgHead(Head):
         self.relate = nn.Linear(2 * dim, 2 * dim)
         self.semantic = LabelClassifier(labels, 2 * dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run(x)[0]
-
-    def details(self, x: Tensor) -> HeadDetails:
-        logits, masks = self._run(x)
-        return self.attended(logits, as_attention(masks), x)
-
     def training_targets(self, targets: Tensor) -> Tensor:
         return targets.repeat(4, 1) if self.training else targets
 
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         structure = self.project(tokens)  # [B, T, D]
         for layer in self.encoder:

@@ -71,12 +71,12 @@ class Network(nn.Module):
         maps = self.backbone(images)
         if partners is not None:
             maps = join_pairs(maps, partners)
-        logits: Tensor = self.head(maps, **_given(known))
+        logits: Tensor = self.head(maps, **given(known))
         return logits
 
     def details(self, images: Tensor, known: Tensor | None = None) -> heads.HeadDetails:
         """The logits, where each label's query looked, and HSQ's gates."""
-        return self.head.details(self.backbone(images), **_given(known))
+        return self.head.details(self.backbone(images), **given(known))
 
     def scores(self, logits: Tensor) -> Tensor:
         """Probabilities [B, N] from logits: independent ones, or a distribution over the labels."""
@@ -109,7 +109,7 @@ class Network(nn.Module):
             self.eval()
 
 
-def _given(known: Tensor | None) -> dict[str, Tensor]:
+def given(known: Tensor | None) -> dict[str, Tensor]:
     """Only some heads have the argument."""
     return {} if known is None else {"known": known}
 

@@ -42,8 +42,8 @@ def find_folder(
         )
     if not is_hub_id(str(source)):
         why = "neither a folder nor a hub id like 'owner/name'"
-        if len(path.parts) > 1 and Path(path.parts[0]).is_dir():  # a mistyped path is not asked of the hub
-            why = f"{path.parts[0]!r} is a folder here that does not hold it (from another folder, the hub is asked)"
+        if len(path.parts) > 1:  # a mistyped path is not asked of the hub
+            why = "there is no such folder, and the hub is not asked for what looks like a path here"
         raise LabelwiseError(f"no model {str(source)!r}: {why}{did_you_mean(path)}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -72,7 +72,7 @@ class AccessMiddleware:
 
     def _objection(self, path: str, headers: Headers) -> Problem | None:
         if self.hosts is not None and (name := foreign_host(headers, self.hosts)) is not None:
-            allow = "whoever runs it can start it with --allow-host"
+            allow = "whoever runs it can allow that host (allow_host)"
             return Problem(403, f"this server does not answer requests for or from {name[:100]!r}; {allow}")
         if path in self.open_paths:
             return None

@@ -141,7 +141,7 @@ def explained(tagger: Tagger, image: Floats, known: Floats | None, options: dict
     elif isinstance(tagger.model, ExportedModel):
         raise LabelwiseError(f"the model {name!r} was exported without maps: it cannot explain")
     else:
-        kind, chosen = "grad-cam", _grad_cam(require_network(tagger.model), image, columns)
+        kind, chosen = "grad-cam", _grad_cam(require_network(tagger.model), image, columns, known)
     return _json(
         {
             "model": name,
@@ -153,14 +153,15 @@ def explained(tagger: Tagger, image: Floats, known: Floats | None, options: dict
     )
 
 
-def _grad_cam(model: LabelModel, image: Floats, columns: list[int]) -> Floats:
+def _grad_cam(model: LabelModel, image: Floats, columns: list[int], known: Floats | None) -> Floats:
     """Maps [n, H, W] for a head without attention."""
     import torch
 
     from labelwise.analysis.maps import label_maps
 
     inputs = torch.from_numpy(image)[None].to(next(model.parameters()).device)  # [1, 3, size, size]
-    maps = label_maps(model, inputs, torch.tensor([columns], device=inputs.device), method="grad-cam")
+    told = None if known is None else torch.from_numpy(known)[None].to(inputs)
+    maps = label_maps(model, inputs, torch.tensor([columns], device=inputs.device), method="grad-cam", known=told)
     found: Floats = maps[0].float().cpu().numpy()
     return found
 

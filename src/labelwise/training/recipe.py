@@ -6,7 +6,16 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from labelwise.core.config import Config, may_read_files
 from labelwise.core.errors import LabelwiseError, one_line, torch_needed
@@ -14,12 +23,14 @@ from labelwise.core.files import atomic_write
 from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
+from labelwise.data.table import canonical_split
 from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
 from labelwise.losses import check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig, tower_words
 
+SplitName = Annotated[str, AfterValidator(canonical_split)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Freeze = Literal["none", "stem", "stem+norms", "early", "backbone"]
 
@@ -42,8 +53,8 @@ class DataRecipe(Config):
     """
 
     source: str | None = None
-    train: str = "train"
-    validation: str | None = "val"
+    train: SplitName = "train"
+    validation: SplitName | None = "val"
     labels: LabelList | None = None
     unseen: UnseenList | None = None
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"

@@ -18,7 +18,7 @@ from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.core.tables import html_table, to_frame
-from labelwise.data.sources import as_table, open_data, open_images
+from labelwise.data.sources import as_table, open_images, read_data
 from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
@@ -185,6 +185,8 @@ class Run(os.PathLike[str]):
         split = whole.chosen_split(split)
         table = whole.part(split)
         model = self.model()
+        if self.recipe is not None and self.recipe.data.labels is not None:  # the others were left out on purpose
+            ignore_extra_labels = True
         found = evaluate(model, table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
         test_time = {"flip": inference.get("flip", False), "scales": list(inference.get("scales", (1.0,)))}
         return replace(found, model=self.source, split=split, test_time=test_time)
@@ -274,7 +276,7 @@ def with_splits_of_run(table: LabelTable, *sources: str | Path | None) -> LabelT
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         return table
-    written = open_data(path, check_files="no")
+    written = read_data(path, check_files="no")
     split_of = {os.path.realpath(image): split for image, split in zip(written.images, written.splits, strict=True)}
     return table.with_splits([split_of.get(os.path.realpath(image), "") for image in table.images])
 

@@ -15,7 +15,7 @@ from labelwise.data.manifests import write_manifest
 from labelwise.data.sources import open_images
 from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.stream_table import AnyTable, StreamTable
-from labelwise.data.table import LabelTable
+from labelwise.data.table import SPLITS, LabelTable
 from labelwise.runtime.folder import find_folder
 from labelwise.training.recipe import DataRecipe, Recipe
 from labelwise.training.run import with_splits_of_run
@@ -107,7 +107,7 @@ def splits_to_refit(data: DataRecipe, source: AnyTable) -> str | None:
     """The splits with all images of training and validation; None if no test images would be left to measure on."""
     names = source.split_names
     if names == ("",) and isinstance(source, LabelTable):
-        names = ("train", "val", "test")  # as `open_tables` makes them
+        names = SPLITS  # as `open_tables` makes them
     if data.validation is None or "test" not in names:
         return None
     # Validation images that are no split of their own were drawn from the training images.

@@ -81,3 +81,47 @@ def test_a_class_may_be_called_train_and_a_link_may_lead_back(touch: Callable[..
     table = open_data(f"imagefolder:{root}")
     assert table.labels == ("bus", "train")
     assert len(table) == 2
+
+
+def photo(folder: Path, name: str, content: str = "") -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content or file.name)
+    return file
+
+
+def test_one_image_in_several_folders_has_several_labels(tmp_path: Path) -> None:
+    for name in ("beach/1.jpg", "beach/2.jpg", "sunset/1.jpg", "dog/old/1.jpg", "dog/3.jpg"):
+        photo(tmp_path, name)
+    photo(tmp_path, "sunset/2.jpg", "another photo")
+    photo(tmp_path, "dog/2.jpg", "a.jpg")  # of the same size, but another photo, too
+    (tmp_path / "sunset" / "3.jpg").symlink_to("../dog/3.jpg")
+    table = open_data(tmp_path)
+    assert {image[len(str(tmp_path)) + 1 :]: table.present(row) for row, image in enumerate(table.images)} == {
+        "beach/1.jpg": ["beach", "dog", "sunset"],
+        "beach/2.jpg": ["beach"],
+        "dog/2.jpg": ["dog"],
+        "dog/3.jpg": ["dog", "sunset"],
+        "sunset/2.jpg": ["sunset"],
+    }
+    assert not table.single_label
+    assert table.notes == (
+        f"{tmp_path}: 2 images lie in several folders (1.jpg is in beach and dog and sunset), read as one image with "
+        "several labels",
+    )
+
+
+def test_one_image_in_several_splits(tmp_path: Path) -> None:
+    for name in ("train/beach/1.jpg", "train/sunset/1.jpg", "test/beach/1.jpg", "test/beach/2.jpg"):
+        photo(tmp_path, name)
+    assert len(open_data(tmp_path)) == 3  # the copy with the same label is for `inspect` to tell
+    photo(tmp_path, "test/sunset/2.jpg")
+    photo(tmp_path, "train/sunset/2.jpg")
+    with pytest.raises(LabelwiseError, match=r"train/sunset/2\.jpg and .*/test/beach/2\.jpg are the same image in two"):
+        open_data(tmp_path)
+
+
+def test_images_beside_the_folders_are_told(touch: Callable[..., Path]) -> None:
+    assert (
+        open_data(touch("cat/1.jpg", "2.jpg")).notes[0].endswith("images that are in no folder of a label are left out")
+    )

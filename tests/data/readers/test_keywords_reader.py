@@ -172,7 +172,7 @@ def test_damaged_metadata_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match=r"b\.xmp' is not readable XMP: .*\(and 1 more\); .*damaged=skip"):
         labels_of(tmp_path)
     assert labels_of(tmp_path, damaged="skip") == {"a.jpg": ["dog"]}
-    (note,) = open_data(f"keywords:{tmp_path}?damaged=skip").notes
+    _, note = open_data(f"keywords:{tmp_path}?damaged=skip").notes
     assert "b.xmp' is not readable XMP" in note
     assert "(and 1 more); its keywords are left out" in note
 
@@ -184,3 +184,22 @@ def test_one_photo_and_none(tmp_path: Path) -> None:
     (tmp_path / "a.xmp").unlink()
     with pytest.raises(LabelwiseError, match=r"none of 1 photo in .* has keywords"):
         open_data(f"keywords:{tmp_path}")
+
+
+@pytest.mark.parametrize("folder", ["", "2019/05", "0"])
+def test_photos_that_are_in_no_folder_of_a_label_are_read_by_their_keywords(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for name, names in (("1.jpg", ["dog"]), ("2.jpg", ["cat"]), ("3.jpg", [])):
+        photo(tmp_path / folder / name, subject=names)
+    table = open_data(tmp_path)
+    assert table.labels == ("cat", "dog")
+    (note,) = table.notes
+    assert note.startswith(f"{tmp_path}: labels are the keywords of 2 photos; left out: 1 photo without any (untagged=")
+
+
+def test_folders_with_names_are_labels_and_keywords_are_pointed_to(tmp_path: Path) -> None:
+    (tmp_path / "pets").mkdir()
+    photo(tmp_path / "pets" / "1.jpg", subject=["dog"])
+    table = open_data(tmp_path)
+    assert table.labels == ("pets",)
+    assert table.notes[0].endswith(f"keywords:{tmp_path} reads the keywords in the photos")

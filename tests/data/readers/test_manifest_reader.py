@@ -96,6 +96,9 @@ def test_unknown_values(write: Write) -> None:
     wide = open_data(write("image,cat,dog,cow\na.jpg,1,,0\nb.jpg,-1,0.0,1.0\n"))
     assert wide.labels == ("cat", "dog", "cow")  # the order of the columns
     assert wide.targets().tolist() == [[1, -1, 0], [-1, 0, 1]]
+    listed = write("image,cat,dog\na.jpg,x,\nb.jpg,,X\n")
+    assert open_data(listed).targets().tolist() == [[1, 0], [0, 1]]  # a checklist
+    assert open_data(listed, blank="unknown").targets().tolist() == [[1, -1], [-1, 1]]
     named = open_data(write("image,labels,unknown\na.jpg,cat,dog|cow\nb.jpg,cow,\n"))
     assert named.labels == ("cat", "cow", "dog")
     assert named.targets().tolist() == [[1, -1, -1], [0, 1, 0]]
@@ -123,7 +126,7 @@ def test_given_columns(write: Write) -> None:
     table = open_data(path, image_column="where", label_column="what", separator="+")
     assert table.labels == ("x", "y")
     assert open_data(f"{path}?image_column=where&label_columns=dog,cat").target(0).tolist() == [0, 1]
-    with pytest.raises(LabelwiseError, match=r"row 2: column 'id' holds '7', .*ignore_columns=id"):
+    with pytest.raises(LabelwiseError, match=r"but not 'id' \(7\), .*ignore_columns=id,what,width, or .*=what$"):
         open_data(path, image_column="where")
     assert open_data(path, image_column="where", ignore_columns="id,what,width").labels == ("cat", "dog")
 
@@ -175,12 +178,13 @@ def test_mistakes_name_the_row_and_the_fix(write: Write, mistake: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_label_typo_against_a_given_list(write: Write) -> None:
-    path = write("image,labels\na.jpg,cat\nb.jpg,cat|dgo\n")
-    with pytest.raises(
-        LabelwiseError, match=r"photos\.csv row 3: unknown label 'dgo'; did you mean 'dog'\? \(dog, cat, cow\)"
-    ):
+def test_some_labels_of_a_table_and_typing_errors(write: Write) -> None:
+    path = write("image,labels\na.jpg,cat\nb.jpg,cat|dgo\nc.jpg,cow\n")
+    with pytest.raises(LabelwiseError, match=r"s\.csv: unknown label 'dog'; did you mean 'dgo'\? \(cat, cow, dgo\)"):
         open_data(path, labels=["dog", "cat", "cow"])
+    some = open_data(path, labels=["cow", "cat"])
+    assert some.targets().tolist() == [[0, 1], [0, 1], [1, 0]]
+    assert some.notes == (f"{path}: 1 label is not asked for and left out: dgo",)
     table = open_data(write("image,labels\na.jpg,cat\n"), labels=["dog", "cat", "cow"])
     assert table.target(0).tolist() == [0, 1, 0]
     wide = write("image,cat,dog\na.jpg,1,0\n")

@@ -102,7 +102,6 @@ class TestImageFolder(ReaderKit):
 
 class TestKeywords(ReaderKit):
     format = "keywords"
-    recognised = False  # any folder of photos may have keywords
     option: ClassVar = {"levels": "path", "sources": "xmp,sidecar"}
     rows: ClassVar = [("a.jpg", "", ["cat"]), ("b.jpg", "", ["dog"]), ("c.jpg", "", ["cat", "dog"])]
 

@@ -168,7 +168,7 @@ def check_files(table: LabelTable, options: ReaderOptions, fix: str) -> LabelTab
     if folder is None:
         raise LabelwiseError(problem + fix)
     found = f"Images of that name lie in {folder}"
-    if "root" not in type(options).model_fields:
+    if "root" not in type(options).model_fields or 2 * gone <= len(table):
         raise LabelwiseError(f"{problem}{found}. {fix}")
     raise LabelwiseError(
         f"{problem}{found}; say so, or leave such rows out with check_files=drop", options={"root": folder}

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError, shortened, unknown_name
 from labelwise.data.readers.base import parse_json
 from labelwise.data.readers.records import Records
 from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, natural_key
 
 _SEPARATORS = ("|", ";", ",")
 _NAMED_SEPARATORS = {"space": None, "whitespace": None, "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+_MARKS = ("x", "✓", "✔", "☑")  # of a checklist
+_BLANK = ("", "nan", "none")
 _VALUES: dict[str, int] = {
-    **dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "y", "ja", "wahr"), PRESENT),
+    **dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "y", "ja", "wahr", *_MARKS), PRESENT),
     **dict.fromkeys(("0", "0.0", "0,0", "false", "no", "n", "nein", "falsch"), ABSENT),
-    "-1": UNKNOWN, "-1.0": UNKNOWN, "": UNKNOWN, "nan": UNKNOWN, "none": UNKNOWN,
-}  # fmt: skip
+    **dict.fromkeys(("-1", "-1.0", "-1,0", *_BLANK), UNKNOWN),
+}
 # A list, object, set or tuple written as text. A name in round brackets is a name.
 _STRUCTURED = re.compile(r"\s*(\[.*\]|\{.*\}|\(\s*['\"].*\))\s*", re.DOTALL)
 _NUMPY_LIST = re.compile(r"\[(\s*('[^']*'|\"[^\"]*\"))+\s*\]")  # ['cat' 'dog'], which Python would join
@@ -29,10 +31,14 @@ _OBJECT_LISTS = ("classifications", "detections", "polylines")
 def cell_value(cell: Any) -> int | None:
     """The value in a column per label: 1, 0, -1, or blank for unknown; None if it is none of these.
 
-    >>> cell_value("1"), cell_value(" 0.0"), cell_value("Yes"), cell_value(""), cell_value(None), cell_value("640")
+    >>> cell_value("1"), cell_value(" 0.0"), cell_value("X"), cell_value(""), cell_value(None), cell_value("640")
     (1, 0, 1, -1, -1, None)
     """
-    return _VALUES.get(str(cell).strip().lower())
+    return _VALUES.get(_plain(cell))
+
+
+def _plain(cell: Any) -> str:
+    return str(cell).strip().lower()
 
 
 def is_structured(cell: Any) -> bool:
@@ -149,35 +155,47 @@ def entries_of_names(
     separator: str | None,
     labels: Sequence[str] | None,
 ) -> tuple[list[str], Entries]:
-    """Names in one column: listed = present, not listed = absent, listed in the unknown column = unknown. Without
-    `labels`, the names that occur, sorted. `separator`: as `separator_of` gives it."""
+    """Names in one column: listed = present, not listed = absent, listed in the unknown column = unknown. The labels
+    are `labels` if they are all there are and more, else the names that occur, sorted. `separator`: as `separator_of`
+    gives it."""
     columns = {UNKNOWN: unknown_column, PRESENT: label_column} if unknown_column else {PRESENT: label_column}
     rows: list[dict[str, int]] = [{} for _ in records.lines]
     for value, column in columns.items():  # what is listed in both is present
         for row, (line, cell) in zip(rows, records.cells(column), strict=True):
             row.update(dict.fromkeys(names_in(cell, separator, records.at(line)), value))
-    names = list(labels) if labels is not None else sorted({name for row in rows for name in row}, key=natural_key)
+    occurring = {name for row in rows for name in row}
+    names = sorted(occurring, key=natural_key) if labels is None or occurring - set(labels) else list(labels)
     column_of = {name: number for number, name in enumerate(names)}
-    for row, line in zip(rows, records.lines, strict=True):
-        for name in row:
-            if name not in column_of:
-                raise unknown_name("label", name, names, records.at(line))
     return names, [{column_of[name]: value for name, value in row.items()} for row in rows]
 
 
-def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bool) -> tuple[list[str], Entries]:
-    """One column per label: 1 present, 0 absent, -1 or blank unknown. The order is that of the columns."""
+def entries_of_columns(
+    records: Records, columns: Sequence[str], keep_absent: bool, blank: Literal["absent", "unknown"] | None
+) -> tuple[list[str], Entries, str]:
+    """One column per label: 1 present, 0 absent, -1 unknown. The order is that of the columns. A blank is what `blank`
+    says, or else unknown, but absent in a checklist; that is told as the last thing returned."""
     if not columns:
         raise LabelwiseError(
             f"{records.file} has no labels: its columns are {', '.join(records.columns)}; add a column 'labels' with "
             "names, or one column per label"
         )
-    entries: Entries = [{} for _ in records.lines]
-    for number, name in enumerate(columns):
+    for name in columns:
         if name not in records.values:
             raise unknown_name("label column", name, records.columns, records.file)
+    texts = [{_plain(cell) for cell in records.values[name]} for name in columns]
+    values = {text: _VALUES.get(text) for text in set().union(*texts)}
+    assumed = []
+    if not blank and values.keys() & {*_BLANK} and (meaning := _meaning_of_blank(values, records.file)):
+        assumed, blank = [meaning], "absent"
+    values |= dict.fromkeys(_BLANK, ABSENT if blank == "absent" else UNKNOWN)
+    counts = {text for text, value in values.items() if value is None and text.isdecimal()}
+    if sum(bool(counts & column) for column in texts) > 1:  # in one column, it may be a mistake
+        values |= dict.fromkeys(counts, PRESENT)
+        assumed.append("a number above 1 is a count, so the label is present")
+    entries: Entries = [{} for _ in records.lines]
+    for number, name in enumerate(columns):
         for row, (line, cell) in zip(entries, records.cells(name), strict=True):
-            value = cell_value(cell)
+            value = values[_plain(cell)]
             if value is None:
                 raise LabelwiseError(
                     f"{records.at(line)}: column {name!r} holds {str(cell)[:80]!r}, but a column per label holds 1 or "
@@ -186,4 +204,95 @@ def entries_of_columns(records: Records, columns: Sequence[str], keep_absent: bo
                 )
             if value != ABSENT or keep_absent:
                 row[number] = value
-    return list(columns), entries
+    return list(columns), entries, "; ".join(assumed)
+
+
+def _meaning_of_blank(values: Mapping[str, int | None], file: str) -> str:
+    """What is assumed about blanks: "" if other cells say no, and blanks are unknown."""
+    said = {text: value for text, value in values.items() if text not in _BLANK}
+    if ABSENT not in said.values() and UNKNOWN not in said.values() and PRESENT in said.values():
+        return "a blank is no, because no cell says no (blank=unknown: it is not known)"
+    if said.keys() & {*_MARKS}:
+        raise LabelwiseError(
+            f"{file}: some labels are marked, others say no, and some are blank; say what a blank is with blank=absent "
+            "or blank=unknown"
+        )
+    return ""
+
+
+# ---- which column lists the names
+
+_LOOKED_AT = 100  # cells
+_MOST_COLUMNS = 1000  # with more, there is one column per label
+# Names of label columns that may as well be labels: only if they hold something else than 1 and 0.
+LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
+
+
+class _Column(NamedTuple):
+    """What a column looks like; a column of Parquet is read once for it."""
+
+    is_label: bool  # 1, 0 and their like, or nothing. With a mistake in it, it is still the column of a label
+    has_lists: bool  # or objects
+    has_words: bool
+    repeats: bool  # few different names for so many cells, as whole cells or in lists
+    names: frozenset[str]
+    counts_rows: bool  # each row has another value
+    example: str
+
+    @classmethod
+    def of(cls, cells: Sequence[Any]) -> Self:
+        texts = [str(cell).strip() for cell in cells if _plain(cell) not in _BLANK]
+        separator = separator_of(texts)
+        names = [
+            name.strip() for text in texts for name in (text.split(separator) if separator in _SEPARATORS else [text])
+        ]
+        return cls(
+            is_label=2 * sum(cell_value(text) is not None for text in texts) >= len(texts),
+            has_lists=any(map(is_structured, cells[:_LOOKED_AT])),
+            has_words=any(map(str.isalpha, "".join(texts[:_LOOKED_AT]))),
+            repeats=2 <= len(set(names)) <= len(names) / 2,
+            names=frozenset(names),
+            counts_rows=len(set(texts)) == len(cells) > 2,
+            example=" ".join(texts[0].split())[:30] if texts else "",
+        )
+
+
+def column_of_names(
+    records: Records, others: Sequence[str], plain: Callable[[str], str]
+) -> tuple[str | None, list[str]]:
+    """The column that lists names, if no column is called so: the only one with lists or objects in its cells, else one
+    that is called likely, else the only one there is, else the only one whose names repeat. None if there is one column
+    per label; then also columns that cannot be one, because they number the rows."""
+    if len(others) > _MOST_COLUMNS:
+        return None, []
+    columns = {name: _Column.of(records.values[name]) for name in others}
+    texts = {name: column for name, column in columns.items() if not column.is_label}
+    listed = [name for name, column in texts.items() if column.has_lists]
+    likely = [name for name in texts if plain(name) in LIKELY_LABELS]
+    for candidates in (listed, likely, others):
+        if len(candidates) == 1 and candidates[0] in texts:
+            return candidates[0], []
+    worded = [name for name, column in texts.items() if column.has_words]
+    repeated = [name for name in worded if texts[name].repeats]
+    # Of `tag 1`, `tag 2` and `tag 3`, the last one may hold few names.
+    repeated = [name for name in worded if any(texts[name].names & texts[other].names for other in repeated)]
+
+    def shown(names: Sequence[str]) -> str:
+        return shortened([f"{name!r} ({texts[name].example})" for name in names], 9)
+
+    if any(column.is_label and column.example for column in columns.values()):
+        odd = [name for name, column in texts.items() if column.has_words or not column.counts_rows]
+        if not odd:
+            return None, list(texts)
+        either = f", or name the one that lists the labels with label_column={worded[0]}" if worded else ""
+        raise LabelwiseError(
+            f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {shown(odd)}; leave such "
+            f"columns out with ignore_columns={','.join(texts)}{either}"
+        )
+    candidates = repeated or worded
+    if not candidates or len(repeated) == 1:
+        return next(iter(repeated), None), []
+    raise LabelwiseError(
+        f"{records.file}: no column is called 'labels', and it is not clear which one lists them: {shown(candidates)}; "
+        f"name it with label_column={candidates[0]}{', or join them in one column' if len(candidates) > 1 else ''}"
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from labelwise.core.errors import LabelwiseError, counted
-from labelwise.data.table import canonical_split
+from labelwise.data.images import is_image
+from labelwise.data.table import SPLITS, canonical_split
 
 Rows = list[dict[str, Any]]
 _FIRST_KEYS = ("samples", "classes", "labels")  # of the objects that fiftyone writes; COCO's begin with others
@@ -16,13 +18,18 @@ _PEEKED = 4096
 
 
 def is_export(path: Path) -> bool:
-    """Whether a JSON file is a list of objects, or what fiftyone writes. A COCO file is neither."""
+    """Whether a JSON file is a list of objects, labels by image, or what fiftyone writes. A COCO file is not."""
     if not path.is_file() or path.suffix.lower() != ".json":
         return False
     with path.open("rb") as file:
         start = file.read(_PEEKED).removeprefix(b"\xef\xbb\xbf").split()
     text = b"".join(start)
-    return text.startswith(b"[") or text.startswith(tuple(f'{{"{key}":'.encode() for key in _FIRST_KEYS))
+    first = re.match(rb'\{"([^"]+)":', text)
+    return text.startswith(b"[") or (first is not None and _is_first_key(first[1].decode("utf-8", "replace")))
+
+
+def _is_first_key(key: str) -> bool:
+    return key in _FIRST_KEYS or is_image(key)
 
 
 def rows_of_export(content: Any, where: str) -> tuple[Rows, list[str]]:
@@ -31,6 +38,8 @@ def rows_of_export(content: Any, where: str) -> tuple[Rows, list[str]]:
         return [_fiftyone_sample(entry) for entry in _objects(content["samples"], where)], []
     if isinstance(content, dict) and isinstance(content.get("labels"), dict):
         return list(_fiftyone_labels(content, where)), []
+    if isinstance(content, dict) and content and all(map(is_image, content)):  # {"a.jpg": ["cat", "dog"]}
+        return [{"image": image, "labels": labels} for image, labels in content.items()], []
     if not isinstance(content, list):
         raise LabelwiseError(f'{where}: expected a list of objects like {{"image": ..., "labels": [...]}}')
     entries = _objects(content, where)
@@ -87,7 +96,7 @@ def _fiftyone_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A sample's tags are its split or none of our business; its labels are objects with a class."""
     row = {key: value for key, value in sample.items() if key != "tags"}
     tags = [tag for tag in sample.get("tags") or [] if isinstance(tag, str)]
-    split = next((tag for tag in tags if canonical_split(tag) in ("train", "val", "test")), None)
+    split = next((tag for tag in tags if canonical_split(tag) in SPLITS), None)
     return row if split is None else {**row, "split": split}
 
 

@@ -21,6 +21,7 @@ _SAMPLED = 20  # cells that decide what a column holds
 _MOST_FILES = 300_000  # that are looked through; a table may lie in a home folder
 _NOT_IN_NAMES = re.compile("[\0\ud800-\udfff]")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_RAW = re.compile(r"\.(nef|nrw|cr2|cr3|arw|dng|raf|orf|rw2|pef)$", re.IGNORECASE)  # developed: DSC_1.NEF is DSC_1.jpg
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?=.)")  # Label Studio's addition to the name of an uploaded file
 
 
@@ -55,9 +56,9 @@ class ImageFinder:
 
     def share(self, cells: Sequence[Any]) -> float:
         """The share of cells that are images, as written or in any other way, of some of them."""
-        texts = [str(cell).strip() for cell in _sample(cells) if _is_name(cell)]
+        texts = [str(cell).strip() for cell in sample_of(cells) if _is_name(cell)]
         written = sum(os.path.isfile(self.path(text, "")) for text in texts)
-        return (written or sum(self.find(text) is not None for text in texts)) / max(1, len(_sample(cells)))
+        return (written or sum(self.find(text) is not None for text in texts)) / max(1, len(sample_of(cells)))
 
     def paths(self, cells: Iterable[tuple[str, Any]]) -> tuple[list[str], str]:
         """The path of the image in each cell, and an example of what had to be assumed ("": nothing).
@@ -66,10 +67,10 @@ class ImageFinder:
         """
         cells = list(cells)
         paths = [self.path(cell, place) for place, cell in cells]
-        if any(os.path.isfile(path) for path in _sample(paths)):
+        if any(os.path.isfile(path) for path in sample_of(paths)):
             # As written, but for names whose accents are coded in another way: macOS writes e and ´ for é.
             rows = [row for row, path in enumerate(paths) if not path.isascii() and not os.path.isfile(path)]
-        elif any(self.find(str(cell).strip()) is not None for _, cell in _sample(cells)):
+        elif any(self.find(str(cell).strip()) is not None for _, cell in sample_of(cells)):
             rows = list(range(len(paths)))
         else:
             return paths, ""
@@ -93,7 +94,8 @@ class ImageFinder:
         """The file below the folder that has this name, with or without its ending; of several, the one whose folders
         agree best with the path."""
         folders, name = _folders_and_name(text)
-        candidates = self._by_name.get(_key(name)) or self._by_name.get(_key(_UPLOADED.sub("", name))) or []
+        names = (name, _UPLOADED.sub("", name), _RAW.sub("", name))
+        candidates = next((found for each in names if (found := self._by_name.get(_key(each)))), [])
         if len(candidates) > 1:
             exact = [path for path in candidates if os.path.basename(path) == name]
             candidates = exact or candidates
@@ -126,7 +128,7 @@ def folder_of_missing(missing: Sequence[str], source: str) -> str | None:
     table's `root` it leads to them."""
     beside = os.path.dirname(source)
     near = [beside, os.path.join(beside, os.pardir)] if os.path.exists(source) else []
-    sample = _sample(missing)
+    sample = sample_of(missing)
     for base in dict.fromkeys([*near, ""]):
         finder = ImageFinder(base, None)
         pairs = [(path, found) for path in sample if (found := finder.find(path)) is not None]
@@ -139,7 +141,8 @@ def folder_of_missing(missing: Sequence[str], source: str) -> str | None:
     return None
 
 
-def _sample(cells: Sequence[Any]) -> Sequence[Any]:
+def sample_of(cells: Sequence[Any]) -> Sequence[Any]:
+    """Some of them, evenly."""
     return cells[:: max(1, len(cells) // _SAMPLED)][:_SAMPLED]
 
 

@@ -1,17 +1,25 @@
-"""One folder per class, with or without one folder per split above them; ImageNet's synsets get their names."""
+"""One folder per class, with or without one folder per split above them; ImageNet's synsets get their names.
+
+An image that lies in several folders, under the same name, has several labels.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwise.core.errors import LabelwiseError
-from labelwise.data.decode import images_below
-from labelwise.data.images import is_image
-from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format, unique_names
-from labelwise.data.table import PRESENT, LabelTable, canonical_split, natural_key
+import numpy as np
 
-_SPLITS = {"train", "val", "test"}
+from labelwise.core.errors import LabelwiseError, counted
+from labelwise.data.decode import images_below
+from labelwise.data.images import duplicate_groups, is_image
+from labelwise.data.readers.base import ReaderOptions, read_json, read_lines, register_format, unique_names
+from labelwise.data.readers.keywords import have_keywords
+from labelwise.data.table import PRESENT, SPLITS, LabelTable, canonical_split, natural_key
+
+_NO_CLASS = ("image", "images", "img", "imgs", "jpegimages", "photo", "photos", "picture", "pictures", "data")
 _NAME_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json")
 
 
@@ -30,7 +38,8 @@ def _recognise(path: Path) -> bool:
     """An image one or two folders down; no deeper, so that a wrong path does not cost a walk through the whole disk."""
     if not path.is_dir():
         return False
-    folders = (folder for top in _folders(path) for folder in (top, *_folders(top)))
+    tops = (top for top in _folders(path) if top.name.lower() not in _NO_CLASS)
+    folders = (folder for top in tops for folder in (top, *_folders(top)))
     return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
 
 
@@ -40,25 +49,63 @@ def _recognise(path: Path) -> bool:
     recognise=_recognise,
     looks_like="<class>/*.jpg or train/<class>/*.jpg",
     aliases=["imagenet"],
-    priority=-2,  # any folder of folders of images looks like this
+    priority=-3,  # any folder of folders of images looks like this
 )
 def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[str] | None) -> LabelTable:
     split_folders = _split_folders(path) or {"": path}
     classes = sorted({folder.name for root in split_folders.values() for folder in _folders(root)}, key=natural_key)
     column_of = {name: column for column, name in enumerate(classes)}
-    images: list[str] = []
-    splits: list[str] = []
-    rows: list[dict[int, int]] = []
-    for split, root in split_folders.items():
-        for folder in _folders(root):
-            found = list(images_below(folder))
-            images += found
-            splits += [split] * len(found)
-            rows += [{column_of[folder.name]: PRESENT}] * len(found)
-    if not images:
+    found = [
+        (image, split, {column_of[folder.name]: PRESENT})
+        for split, root in split_folders.items()
+        for folder in _folders(root)
+        for image in images_below(folder)
+    ]
+    if not found:
         raise LabelwiseError(f"{path} has no images in folders named after their class, like {path}/cat/1.jpg")
-    names = _names(path, classes, options.names_file)
-    return LabelTable.from_rows(images, rows, names, splits=splits, single_label=True)
+    images, splits, rows = zip(*found, strict=True)
+    copies = _join_copies(images, splits, rows)
+    joined = [row for row, columns in enumerate(rows) if len(columns) > 1]
+    notes = []
+    if joined:
+        lie = counted(len(joined), "image lies", "images lie")
+        folders = " and ".join(classes[column] for column in rows[joined[0]])
+        example = f"{os.path.basename(images[joined[0]])} is in {folders}"
+        notes.append(f"{path}: {lie} in several folders ({example}), read as one image with several labels")
+    if any(is_image(entry.name) for entry in path.iterdir()):
+        notes.append(f"{path}: images that are in no folder of a label are left out")
+    if have_keywords(images):
+        notes.append(f"{path}: labels are the names of folders; keywords:{path} reads the keywords in the photos")
+    table = LabelTable.from_rows(
+        images,
+        rows,
+        _names(path, classes, options.names_file),
+        splits=splits,
+        single_label=not joined,
+        notes=tuple(notes),
+    )
+    return table.select(np.delete(np.arange(len(images)), copies))
+
+
+def _join_copies(images: Sequence[str], splits: Sequence[str], rows: Sequence[dict[int, int]]) -> list[int]:
+    """Give the first of the files with the same name and content the labels of all; returns the others."""
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for row, image in enumerate(images):
+        by_name[os.path.basename(image)].append(row)
+    copies: list[int] = []
+    for same in by_name.values():
+        for group in duplicate_groups([images[row] for row in same]) if len(same) > 1 else ():
+            first, *others = (same[member] for member in group)
+            for other in others:
+                if splits[other] == splits[first]:
+                    rows[first].update(rows[other])
+                    copies.append(other)
+                elif rows[other].keys() - rows[first].keys():
+                    raise LabelwiseError(
+                        f"{images[first]} and {images[other]} are the same image in two splits, with different labels; "
+                        "put the folders of the labels together, without splits: labelwise makes its own"
+                    )
+    return copies
 
 
 def _folders(root: Path) -> list[Path]:
@@ -74,13 +121,13 @@ def _split_folders(path: Path) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for folder in _folders(path):
         other = folders.setdefault(canonical_split(folder.name), folder)
-        if other != folder and canonical_split(folder.name) in _SPLITS:
+        if other != folder and canonical_split(folder.name) in SPLITS:
             raise LabelwiseError(f"{other} and {folder} are the same split; move one of them away, or join them")
-    if not folders or not set(folders) <= _SPLITS:
+    if not folders or not set(folders) <= set(SPLITS):
         # A class may be called "train", but then it holds images, not folders of images.
-        splits = [folder for name, folder in folders.items() if name in _SPLITS]
+        splits = [folder for name, folder in folders.items() if name in SPLITS]
         if any(_holds_images(inner) for folder in splits for inner in _folders(folder)):
-            odd = ", ".join(folder.name for name, folder in folders.items() if name not in _SPLITS)
+            odd = ", ".join(folder.name for name, folder in folders.items() if name not in SPLITS)
             raise LabelwiseError(f"{path} holds splits, {splits[0].name} for one, and also {odd}; move that away")
         return {}
     for split, folder in folders.items():
@@ -90,7 +137,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
                 f"the images in {folder} are not in folders named after their class; move them into such folders, "
                 f"or move {folder.name} away to go on without {split}"
             )
-    return {split: folders[split] for split in ("train", "val", "test") if split in folders}
+    return {split: folders[split] for split in SPLITS if split in folders}
 
 
 def _holds_images(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
@@ -16,14 +17,16 @@ from pydantic import Field, field_validator
 
 from labelwise.core.errors import LabelwiseError, counted, one_line, unknown_name
 from labelwise.data.decode import images_below
-from labelwise.data.images import FORMATS, missing_decoder, read_image
+from labelwise.data.images import FORMATS, is_image, missing_decoder, read_image
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
-from labelwise.data.table import VALUES, LabelTable
+from labelwise.data.readers.finding import sample_of
+from labelwise.data.table import VALUES, LabelTable, natural_key
 from labelwise.data.xmp import LISTS, SUBJECT, Keyword, Packet, XmpError, sidecars_of, split_levels
 
 SOURCES = ("xmp", "iptc", "windows", "sidecar")
 _XP_KEYWORDS = 0x9C9E  # EXIF: what Windows calls tags, in UTF-16, with semicolons between them
 _IPTC_KEYWORDS, _IPTC_BYTES = (2, 25), 64  # per keyword; longer ones are cut
+_LOOKED_AT = 1000  # photos
 _INTERNAL = ("darktable", "_Digikam_Internal_Tags_")  # what programs keep for themselves lies below these
 
 
@@ -57,10 +60,27 @@ class KeywordsOptions(ReaderOptions):
         return sources
 
 
+def have_keywords(images: Sequence[str]) -> bool:
+    """Whether most of some photos have keywords."""
+    some = sample_of(images)
+    return 2 * sum(bool(keywords_of(image, KeywordsOptions(), [])) for image in some) > len(some)
+
+
+def _recognise(path: Path) -> bool:
+    """Photos with keywords that are not in folders, or in folders that are numbers or dates and no names of labels."""
+    if not path.is_dir():
+        return False
+    names = [entry.name for entry in path.iterdir() if entry.is_dir() or is_image(entry.name)]
+    loose = any(map(is_image, names)) or not any(map(str.isalpha, "".join(names)))
+    return loose and have_keywords(list(islice(images_below(path), _LOOKED_AT)))
+
+
 @register_format(
     "keywords",
     options=KeywordsOptions,
-    looks_like="photos with keywords in them or in sidecars; only by name: keywords:photos/",
+    recognise=_recognise,
+    looks_like="photos with keywords in them or in sidecars; in folders with names, only as keywords:photos/",
+    priority=-2,  # after tables, before folders of classes
 )
 def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | None) -> LabelTable:
     images = list(images_below(path)) if path.is_dir() else [str(path)]
@@ -70,7 +90,7 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
     if damaged and options.damaged == "error":
         raise LabelwiseError(f"{told}; repair it, or go on without such keywords: damaged=skip")
     count = Counter(name for names in found for name in names)
-    names = sorted(name for name, images in count.items() if images >= options.min_images)
+    names = sorted((name for name, images in count.items() if images >= options.min_images), key=natural_key)
     if images and not names:
         few = f" that {options.min_images} photos have" if options.min_images > 1 else ""
         raise LabelwiseError(f"none of {counted(len(images), 'photo')} in {str(path)!r} has keywords{few}")
@@ -88,7 +108,12 @@ def read_keywords(path: Path, options: KeywordsOptions, labels: Sequence[str] | 
         unknown=rest if options.untagged == "unknown" else None,
         fill=VALUES[options.others],
     )
-    return replace(table, notes=(f"{told}; its keywords are left out",)) if damaged else table
+    notes = [f"{path}: labels are the keywords of {counted(sum(map(bool, found)), 'photo')}"]
+    if len(rows) < len(images):
+        notes[0] += f"; left out: {counted(len(images) - len(rows), 'photo')} without any (untagged=absent keeps them)"
+    if damaged:
+        notes.append(f"{told}; its keywords are left out")
+    return replace(table, notes=tuple(notes))
 
 
 def keywords_of(image: str, options: KeywordsOptions, damaged: list[str]) -> set[Keyword]:

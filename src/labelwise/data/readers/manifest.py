@@ -17,17 +17,18 @@ import numpy as np
 from labelwise.core.errors import LabelwiseError, shortened, unknown_name
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
 from labelwise.data.readers.cells import (
+    LIKELY_LABELS,
     Entries,
     cell_value,
+    column_of_names,
     entries_of_columns,
     entries_of_names,
-    is_structured,
     separator_of,
 )
 from labelwise.data.readers.exports import is_export
 from labelwise.data.readers.finding import ImageFinder
 from labelwise.data.readers.records import PREDICTION_COLUMNS, Records, frame_records, read_records
-from labelwise.data.table import ABSENT, UNKNOWN, LabelTable, canonical_split
+from labelwise.data.table import ABSENT, SPLITS, UNKNOWN, LabelTable, canonical_split
 
 if TYPE_CHECKING:
     import pandas
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 IMAGE_COLUMNS = ("image", "image_path", "img", "img_path", "image_file", "filepath", "file_path", "path", "file",
                  "filename", "file_name", "image_name")  # fmt: skip
 LABEL_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
-# Names of label columns that may as well be labels: only if they hold something else than 1 and 0.
-_LIKELY_LABELS = ("choices", "choice", "ground_truth", "targets", "target", "attribute_ids")
 SPLIT_COLUMNS = ("split", "split_name", "set", "subset", "fold", "partition")
 UNKNOWN_COLUMNS = ("unknown", "unknown_labels")
 MANIFEST_KINDS = ("csv", "tsv", "jsonl", "parquet")
@@ -53,6 +52,8 @@ class ManifestOptions(ReaderOptions):
             table's folder or below it, with or without their ending.
         label_column: The column that lists the names of an image's labels.
         label_columns: One column per label, with 1, 0 or -1. Default without a label column: all other columns.
+        blank: What an empty cell in a column per label is. Default: unknown; absent if no cell says 0 or no, as in a
+            checklist of x and blanks.
         ignore_columns: Columns that are not labels, where every other column is one.
         split_column: The column of split names.
         unknown_column: The column that lists labels whose presence is not known.
@@ -69,6 +70,7 @@ class ManifestOptions(ReaderOptions):
     image_column: str | None = None
     label_column: str | None = None
     label_columns: Names | None = None
+    blank: Literal["absent", "unknown"] | None = None
     ignore_columns: Names = ()
     split_column: str | None = None
     unknown_column: str | None = None
@@ -141,10 +143,12 @@ def _labels(
     unknown_column = _column(records, "unknown", options.unknown_column, UNKNOWN_COLUMNS)
     others = [name for name in records.columns if name not in used and name not in options.ignore_columns]
     label_column, guess = None, ""
+    no_labels: list[str] = []
     if options.label_columns is None:
         label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
         if label_column is None:
-            label_column = _column_of_names(records, [name for name in others if name != unknown_column])
+            known = [name for name in others if name != unknown_column]
+            label_column, no_labels = column_of_names(records, known, plain_column)
             guess = f"labels from column {label_column!r}" if label_column else ""
     if label_column is None:
         if options.unknown_column:
@@ -153,11 +157,14 @@ def _labels(
             )
         # Where rows are merged, a 0 that is written down counts for more than an unknown.
         keep_absent = options.duplicates == "merge"
-        return *entries_of_columns(records, options.label_columns or others, keep_absent), ""
+        columns = options.label_columns or [name for name in others if name not in no_labels]
+        names, entries, assumed = entries_of_columns(records, columns, keep_absent, options.blank)
+        left_out = f"numbers of rows, no labels: {shortened(list(map(repr, no_labels)))}" if no_labels else ""
+        return names, entries, "; ".join(filter(None, [left_out, assumed]))
     # What `labelwise predict --csv` wrote needs no guess, which `hot dog` alone in every cell would mislead.
     given = options.separator or ("|" if records.columns == PREDICTION_COLUMNS else None)
-    columns = filter(None, (label_column, unknown_column))
-    separator = separator_of([cell for column in columns for _, cell in records.cells(column)], given)
+    listing = filter(None, (label_column, unknown_column))
+    separator = separator_of([cell for column in listing for _, cell in records.cells(column)], given)
     if given is None and separator not in ("|", ""):
         between = f"labels separated by {_SEPARATOR_NAMES.get(separator, repr(separator))}"
         guess = f"{guess}, {between.removeprefix('labels ')}" if guess else between
@@ -184,7 +191,7 @@ def split_of(cell: Any, allowed: Sequence[str] | None, where: str) -> str:
     if allowed is not None and name not in {canonical_split(split) for split in allowed}:
         raise unknown_name("split", name, allowed, where)
     if allowed is None and not is_usual_split(name):
-        problem = unknown_name("split", name, ("train", "val", "test"), where)
+        problem = unknown_name("split", name, SPLITS, where)
         raise LabelwiseError(f"{problem}. If it is meant, add splits=train,val,{name}")
     return name
 
@@ -220,10 +227,9 @@ def _without_repeats(rows: Iterable[_Row], file: str, duplicates: str) -> list[_
 
 # ---- columns
 
-_NOT_IMAGES = {*LABEL_COLUMNS, *_LIKELY_LABELS, *SPLIT_COLUMNS, *UNKNOWN_COLUMNS}
+_NOT_IMAGES = {*LABEL_COLUMNS, *LIKELY_LABELS, *SPLIT_COLUMNS, *UNKNOWN_COLUMNS}
 _MOST_SPLITS = 1000
 _LOOKED_AT = 100  # cells
-_MOST_COLUMNS = 1000  # with more, there is one column per label
 _ROBOFLOW = "_classes.csv"  # one column per label
 _FIFTYONE_FILES = ("labels.json", "samples.json")
 
@@ -272,23 +278,6 @@ def _image_column(records: Records, given: str | None, finder: ImageFinder) -> t
         f"{finder.base or 'the current folder'} or below; rename one to 'image', name it with image_column=, or say "
         "where the images are with root="
     )
-
-
-def _column_of_names(records: Records, others: Sequence[str]) -> str | None:
-    """The column that lists names, if no column is called so: the only one with lists or objects in its cells, else one
-    that is called likely, else the only one there is. None if there is one column per label."""
-    if len(others) > _MOST_COLUMNS:
-        return None
-    texts = [name for name in others if not all(cell_value(cell) is not None for cell in records.values[name])]
-    listed = [name for name in texts if any(map(is_structured, records.values[name][:_LOOKED_AT]))]
-    likely = [name for name in texts if plain_column(name) in _LIKELY_LABELS]
-    for candidates in (listed, likely, others):
-        if len(candidates) == 1 and candidates[0] in texts:
-            cells = records.values[candidates[0]]
-            values = sum(cell_value(cell) is not None for cell in cells)
-            # A column of 1 and 0 with a mistake in it is still that of a label.
-            return candidates[0] if values < len(cells) / 2 else None
-    return None
 
 
 # ---- formats

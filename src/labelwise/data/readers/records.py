@@ -138,7 +138,6 @@ def _csv(path: Path, text: str, delimiter: str | None, bad_rows: str) -> Records
             f"{path} row {line}: the first row must name the columns, for example 'image,labels,split'; "
             f"it holds {columns[0]!r}"
         )
-    _check_columns(path, columns)
     rows: dict[int, Sequence[str]] = {}  # by their lines
     mended: dict[int, str] = {}  # the column whose quotes are wrong
     skipped: list[int] = []
@@ -166,7 +165,10 @@ def _csv(path: Path, text: str, delimiter: str | None, bad_rows: str) -> Records
         where = shortened([f"row {line}, {name!r}" for line, name in mended.items()], 3)
         notes.append(f"read past {counted(len(mended), 'cell', 'cells')} with wrong quotes ({where})")
     values = zip(*rows.values(), strict=True) if rows else ([] for _ in columns)
-    return Records(str(path), dict(zip(columns, values, strict=True)), list(rows), tuple(notes))
+    # Spreadsheets write empty columns, too.
+    named = [(name, cells) for name, cells in zip(columns, values, strict=True) if name or any(map(str.strip, cells))]
+    _check_columns(path, (name for name, _ in named))
+    return Records(str(path), dict(named), list(rows), tuple(notes))
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str] | None]]:

@@ -13,7 +13,7 @@ import numpy as np
 from labelwise.core.arrays import Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.readers.base import ReaderOptions, choose_year, read_lines, register_format
-from labelwise.data.table import ABSENT, PRESENT, UNKNOWN, VALUES, LabelTable, natural_key
+from labelwise.data.table import ABSENT, PRESENT, SPLITS, UNKNOWN, VALUES, LabelTable, natural_key
 
 # fmt: off
 VOC_LABELS = [
@@ -21,7 +21,6 @@ VOC_LABELS = [
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 ]
 # fmt: on
-_SPLITS = ("train", "val", "test")
 
 
 class VocOptions(ReaderOptions):
@@ -90,7 +89,7 @@ def _split_of_image(lists: Path, annotations: Path) -> dict[str, str]:
     """Image -> split, in the order of the official lists; without lists, every annotated image and no split."""
     split_of: dict[str, str] = {}
     # trainval alone is how some re-packed devkits come; where train and val exist it says nothing new.
-    for split in (*_SPLITS, "trainval"):
+    for split in (*SPLITS, "trainval"):
         file = lists / f"{split}.txt"
         if file.is_file():
             for line in read_lines(file):

@@ -1,0 +1,134 @@
+"""Write the tables of docs/research/every-head.md and its figure from docs/results/methods-*.json, as far as there are
+results.
+
+python benchmarks/methods_page.py
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from coco_page import results
+from study import read_study
+from study_page import DOCS, filled, table, with_spread
+
+PAGE, IMAGE = DOCS / "research" / "every-head.md", DOCS / "images" / "every-head.png"
+# Rows of the studies of the query heads with the very same settings: they are not run again.
+SAME = {
+    **{"hsq": "hsq", "hsq-linear": "hsq-linear", "hsq-baseline": "hsq-baseline", "q2l": "q2l"},
+    **{"transformer-decoder": "transformer-decoder", "ml-decoder": "ml-decoder-k20"},
+}
+STUDIES = {"voc": "VOC", "coco": "COCO"}
+IMAGES = {"voc": 5011, "coco": 10000}  # that a row trains on
+
+
+def summary(name: str) -> dict[str, dict[str, Any]]:
+    """Every row that has been run, the best first."""
+    found = {row["row"]: row for row in results(f"methods-{name}").get("summary", [])}
+    others = {row["row"]: row for row in results(f"{name}-study").get("summary", [])}
+    taken = {row: others[other] for row, other in SAME.items() if other in others}
+    return dict(sorted((taken | found).items(), key=lambda item: -item[1]["mAP"]))
+
+
+def test_table(name: str) -> str:
+    """Every row, the best first; then those that have not been run."""
+    found = summary(name)
+    gaps = {each["row"]: each for each in results(f"methods-{name}").get("differences", [])}
+    lines = [
+        [
+            f"`{head}`",
+            str(row["seeds"]),
+            *(with_spread(row, metric) for metric in ("mAP", "CF1", "OF1")),
+            against(gaps.get(head)),
+            f"{row['head_parameters'] / 1e6:.2f}",
+            f"{row['head_macs'] / 1e6:.1f}",
+            *speed(name, head),
+        ]
+        for head, row in found.items()
+    ]
+    header = ["head", "seeds", "mAP", "CF1", "OF1", "against `gap` (95 %)", "M parameters", "M multiply-adds"]
+    missing = [f"`{head}`" for head in read_study(f"methods_{name}")["rows"] if head not in found]
+    said = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return table([*header, "minutes to train", "images/s"], lines) + said
+
+
+def against(found: dict[str, Any] | None) -> str:
+    """The difference in mAP with its interval; bold if that excludes 0."""
+    if found is None:
+        return ""
+    low, high = found["interval"]
+    shown = f"{found['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
+    return f"**{shown}**" if low > 0 or high < 0 else shown
+
+
+def speed(name: str, head: str) -> list[str]:
+    """Minutes that a training computes in the head, and images a second that the optimised head answers."""
+    cost = results(f"methods-{name}").get("costs", {}).get(head)
+    if cost is None:
+        return ["", ""]
+    minutes = cost["train_ms"] * read_study(f"methods_{name}")["always"]["epochs"] * IMAGES[name] / cost["batch"] / 60e3
+    return [f"{minutes:.1f}", f"{cost['batch'] / cost['answer_ms'] * 1e3:,.0f}"]
+
+
+def trials_table() -> str:
+    """mAP on val by learning rate, and what the rows of the table have."""
+    trials: dict[str, dict[float, float]] = {}
+    ours = {other: row for row, other in SAME.items()}
+    studied = [run for run in results("voc-tuning")["runs"] if run["row"] in ours and run.get("pair_mix") == 0.5]
+    for run in [*results("methods-tuning").get("runs", []), *studied]:
+        row = ours.get(run["row"], run["row"])
+        trials.setdefault(row, {})[run["optimizer.lr"]] = run["val_mAP"][-1]
+    rows = {name: settings for name, settings in read_study("methods_voc")["rows"].items() if name in trials}
+    missing = [f"`{name}`" for name in read_study("methods_voc")["rows"] if name not in trials]
+    lines = [
+        [
+            f"`{name}`",
+            ", ".join(f"{rate:g}: {score:.2f}" for rate, score in sorted(trials[name].items())),
+            f"{settings['set']['optimizer.lr']:g}",
+        ]
+        for name, settings in rows.items()
+    ]
+    said = f"\n\nNo trial yet, and the lower rate in the table: {', '.join(missing)}." if missing else ""
+    return table(["head", "learning rate: mAP on val", "in the table"], lines) + said
+
+
+def draw() -> None:
+    """Accuracy against multiply-adds, for every dataset on which the linear probe has been run."""
+    shown = {title: found for name, title in STUDIES.items() if "gap" in (found := summary(name))}
+    figure, panels = plt.subplots(1, len(shown), figsize=(8 * len(shown), 5.5), layout="constrained", squeeze=False)
+    for axes, (title, found) in zip(panels[0], shown.items(), strict=True):
+        costs, scores = ([row[key] for row in found.values()] for key in ("head_macs", "mAP"))
+        axes.plot([cost / 1e6 for cost in costs], scores, "o", color="tab:blue")
+        place = math.inf  # names stand in a column on the right, where there is room for all of them
+        for head, row in found.items():
+            place = min(row["mAP"], place - (scores[0] - scores[-1]) / 28)
+            axes.annotate(
+                head,
+                (row["head_macs"] / 1e6, row["mAP"]),
+                xytext=(1.03, place),
+                textcoords=axes.get_yaxis_transform(),
+                arrowprops={"arrowstyle": "-", "color": "lightgray", "relpos": (0, 0.5)},
+                va="center",
+                fontsize=8,
+            )
+        axes.set(
+            xscale="log", xlabel="multiply-adds of the head, in millions (backbone: 575)", ylabel="mAP", title=title
+        )
+        axes.grid(alpha=0.3)
+    figure.savefig(IMAGE, dpi=110)
+
+
+SECTIONS = {"voc": lambda: test_table("voc"), "coco": lambda: test_table("coco"), "trials": trials_table}
+
+
+def with_results(text: str) -> str:
+    """The page with the tables of the results."""
+    return filled(text, SECTIONS)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    draw()
