@@ -5,8 +5,8 @@
 memory    the real command with 10,000 labels on 1,000 and on 1,000,000 images: one drawn shard and a thousand links to
           it; the most that the process and its workers held together, and the seconds to the first checkpoint, which is
           due a second after the first step
-speed     images/s from shards as a ratio to the same training from files, in turns; the first epoch is not counted. A
-          tiny model, so that loading is what takes the time. The images are those of --data, else drawn ones
+speed     what depends on where images come from: reading, decoding and augmenting them in two workers, from shards and
+          from files, in turns, without a model. The images are those of --data, else drawn ones
 shuffle   how far an epoch's order is from uniform if each shard holds one label only, which is the worst case: the
           variance of a label's number of images in a batch, 1.0 for a uniform order
 cache     a head on cached features that are dropped from memory all the time, so that every map comes from the disk, as
@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -121,37 +122,56 @@ def measure_memory(folder: Path, steps: int) -> list[dict[str, Any]]:
 # ---- speed
 
 
-def rates(run: Path) -> tuple[float, float]:
-    """Images per second and the share of the time spent waiting, medians of all epochs but the first."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][1:]
-    speed, waiting = ([row[key] for row in rows] for key in ("images_per_second", "waiting"))
-    return statistics.median(speed), statistics.median(waiting)
+def in_turns(kinds: dict[str, Callable[[int], float]], rounds: int) -> dict[str, Any]:
+    """Seconds of each of two kinds in every round, side by side: what else the machine does slows both. `ratio` is the
+    speed of the first one, relative to the second; `cpu_ratio` the same by processor time, which others hardly change.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    cpu: dict[str, float] = dict.fromkeys(kinds, 0.0)
+    for number in range(rounds):
+        for name in list(kinds) if number % 2 else reversed(kinds):
+            before = os.times()
+            seconds[name].append(kinds[name](number))
+            cpu[name] += sum(os.times()[:4]) - sum(before[:4])  # of this process and of workers that have ended
+    first, second = seconds.values()
+    ratios = [other / one for one, other in zip(first, second, strict=True)]
+    of_first, of_second = cpu.values()
+    found = {"ratio": statistics.median(ratios), "cpu_ratio": of_second / of_first, "ratios": ratios}
+    return found | {"seconds": seconds, "cpu_seconds": cpu}
 
 
 def measure_speed(folder: Path, rounds: int, images: int, data: str | None) -> dict[str, Any]:
+    """An epoch of reading, decoding and augmenting in two workers, without a model: all that depends on the source."""
     import labelwise as lw
     from labelwise.data.conversion import convert
+    from labelwise.data.preprocessing import Preprocessing
     from labelwise.data.sample import make_sample
+    from labelwise.data.sources import open_images
+    from labelwise.loading import AugmentationConfig, ImageDataset, train_transform
+    from labelwise.training.batches import ImageBatches, Share
 
     table = lw.data.open_data(data).select("train") if data else make_sample(folder / "sample", images=images, size=256)
     some = table.select(np.arange(min(images, len(table))))
     lw.data.write_manifest(some.with_splits(["train"] * len(some)), folder / "some.csv")
     convert(folder / "some.csv", "webdataset", folder / "shards")
-    sources = {"files": str(folder / "some.csv"), "shards": f"webdataset:{folder / 'shards'}"}
-    settings = [*SMALL, "model.backbone=test_resnet", "model.size=64", "model.head=gap", "epochs=3", "workers=2"]
-    settings.append("precision=32-true")
-    speeds: dict[str, list[float]] = {name: [] for name in sources}
-    waits: dict[str, list[float]] = {name: [] for name in sources}
-    for number in range(rounds):
-        for name, data in sources.items():
-            out = folder / f"{name}-{number}"
-            subprocess.run(train_command(data, out, *settings), check=True, capture_output=True)
-            speed, waiting = rates(out)
-            speeds[name].append(speed)
-            waits[name].append(waiting)
-    ratios = [shards / files for shards, files in zip(speeds["shards"], speeds["files"], strict=True)]
-    about = {"images": len(some), "data": data or "drawn", "ratio": statistics.median(ratios), "ratios": ratios}
-    return about | {"images_per_second": speeds, "waiting": waits}
+    transform = train_transform(Preprocessing(size=224), AugmentationConfig())
+
+    def epochs(source: str) -> Callable[[int], float]:
+        dataset = ImageDataset(open_images(source), transform, seed=0)
+        batches = ImageBatches(dataset, None, 32, 2, 0, Share())
+
+        def epoch(number: int) -> float:
+            started = time.monotonic()
+            for _ in batches.epoch(number):
+                pass
+            return time.monotonic() - started
+
+        return epoch
+
+    kinds = {"shards": epochs(f"webdataset:{folder / 'shards'}"), "files": epochs(str(folder / "some.csv"))}
+    for epoch in kinds.values():
+        epoch(0)  # both are in memory, and the index of the shards is written
+    return {"images": len(some), "data": (data or "drawn").rpartition("/")[2], **in_turns(kinds, rounds)}
 
 
 # ---- shuffling
@@ -243,28 +263,35 @@ def measure_cache(folder: Path, rounds: int, images: int) -> dict[str, Any]:
     head = create("hsq", in_features=1280, labels=20, dim=256)
     optimizer, loss = torch.optim.AdamW(head.parameters(), fused=True), losses.create("asymmetric")
 
-    def epoch(number: int) -> float:
+    def steps(number: int) -> float:
+        """Half an epoch, in seconds."""
         started = time.monotonic()
-        for maps, targets, _ in batches.epoch(number):
+        epoch, half = divmod(number, 2)
+        count = len(batches) // 2
+        for maps, targets, _ in islice(batches.epoch(epoch, half * count), count):
             loss(head(maps), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
-        return images / (time.monotonic() - started)
+        return time.monotonic() - started
 
-    epoch(0)
-    memory, disk, read = [], [], []
-    for number in range(rounds):
+    read: list[float] = []
+
+    def from_disk(number: int) -> float:
         with dropped(files, [shard.maps for shard in opened]):
             before = read_from_disk()
-            disk.append(epoch(2 * number))
+            seconds = steps(number)
             read.append((read_from_disk() - before) / 1e9)
+        return seconds
+
+    def from_memory(number: int) -> float:
         for shard in opened:
             shard.maps.sum()  # fills the memory again
-        memory.append(epoch(2 * number + 1))
-    ratios = [cold / warm for cold, warm in zip(disk, memory, strict=True)]
+        return steps(number)
+
+    steps(0)
+    found = in_turns({"disk": from_disk, "memory": from_memory}, rounds)
     size = sum(file.stat().st_size for file in files) / 1e9
-    about = {"images": images, "gb": size, "gb_read": read, "ratio": statistics.median(ratios), "ratios": ratios}
-    return about | {"images_per_second": {"memory": memory, "disk": disk}}
+    return {"images": images, "gb": size, "gb_read": read, **found}
 
 
 def main() -> None:
@@ -272,7 +299,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["shuffle", "memory", "speed", "cache"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--data", help="photos for the speed, such as voc:/data/VOCdevkit")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()

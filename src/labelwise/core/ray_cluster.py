@@ -21,6 +21,8 @@ def ray_cluster(address: str | None, cores: int | None = None) -> Iterator[Any]:
         # On Linux, Ray listens on all interfaces, even with _node_ip_address="127.0.0.1"; this setting keeps it on the
         # loopback address, as on other systems.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # As important as this process, not the least important of all (15): on a busy machine that takes minutes.
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError:
