@@ -96,7 +96,7 @@ def make(folder: Path, voc: Path) -> None:
     for name, source in (("bundled-float32", bundled / PYTORCH), ("bundled", bundled)):
         for data, where in (("coco", folder / "photos.csv"), ("voc", f"voc:{voc}")):
             result = lw.evaluate(source, where, split="test").to_dict()
-            public = {"coco": "MS-COCO", "voc": "voc:VOCdevkit"}[data]
+            public = {"coco": "COCO 2014 val, squashed to 256 x 256", "voc": "PASCAL VOC 2007"}[data]
             result |= {"data": {"source": public, "split": "test"}}
             result["model"]["source"] = name
             (RESULTS / f"{name}-{data}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -86,7 +86,7 @@ def main() -> None:
             result["alone"] = transfers(study["alone"], arguments.out)
         else:
             arguments.stage, arguments.seeds = "test", [0]
-            result["costs"] = costs(plan(study, arguments))
+            result["costs"] = result.get("costs", {}) | costs(plan(study, arguments))
         write(result, arguments.json)
         return
     runs = plan(study, arguments)

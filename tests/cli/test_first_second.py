@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from labelwise.losses import BUILT_IN, list_losses
+from labelwise.losses import BUILT_IN, list_losses, loss_class
 
 HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "safetensors", "huggingface_hub", "pandas", "pyarrow"]
 # Runs commands one after the other in one process; for each its exit status, its stderr and the heavy imports so far.
@@ -165,3 +165,5 @@ for room in ("api", "cli", "hub", "jobs", "server", "runtime", "data"):
 
 def test_the_names_of_losses_are_those_that_are_registered() -> None:
     assert list(BUILT_IN) == list_losses()[: len(BUILT_IN)]
+    for name, traits in BUILT_IN.items():
+        assert traits == tuple(trait for trait in ("remembers", "uses_unknown") if getattr(loss_class(name), trait))

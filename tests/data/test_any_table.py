@@ -239,6 +239,18 @@ CASES: dict[str, Given] = {
     ),
     "empty columns of a spreadsheet": Given("image;labels;;\n1.jpg;cat;;\n2.jpg;dog;;\n", "1.jpg 2.jpg", TWO),
     "labels by image": Given({"1.jpg": ["cat"], "2.jpg": "dog"}, "1.jpg 2.jpg", TWO, file="t.json"),
+    "labels and splits by image": Given(
+        {"1.jpg": {"labels": ["cat"], "split": "test"}, "2.jpg": {"labels": ["dog"], "split": "train"}},
+        "1.jpg 2.jpg",
+        TWO,
+        file="t.json",
+    ),
+    "codes, not counts": Given("image,cat,dog\n1.jpg,1,2\n2.jpg,2,1\n", "1.jpg 2.jpg", "2"),
+    "a caption and a license": Given(
+        "image,caption,license\n" + "".join(f"{n}.jpg,my {n}. photo,{'CC0' if n % 2 else 'CC-BY'}\n" for n in range(6)),
+        "0.jpg 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg",
+        r"not clear which one lists them: 'caption' \(my 0\. photo\), 'license' \(CC-BY\)",
+    ),
     "counts": Given(
         "image,cat,dog\n1.jpg,3,0\n2.jpg,0,2\n3.jpg,0,0\n4.jpg,1,1\n",
         "1.jpg 2.jpg 3.jpg 4.jpg",

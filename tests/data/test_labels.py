@@ -34,5 +34,7 @@ def test_names_match_by_their_letters_if_that_leaves_no_doubt() -> None:
     for data, model in ((["person", "Person"], ["person"]), (["persons", "cat"], ["person", "cat"])):
         with pytest.raises(LabelwiseError, match="1 label that the model does not know"):
             match_labels(LabelTable.from_lists(["a.jpg"], [data]), model)
+    both = LabelTable.from_lists(["a.jpg"], [["Sofa"]], ["Couch", "Sofa"])
+    assert match_labels(both, ["couch", "sofa"]).present(0) == ["sofa"]  # VOC's and COCO's names beside each other
     with pytest.raises(LabelwiseError, match="no label in common"):  # which of the two?
         match_labels(LabelTable.from_lists(["a.jpg"], [["PERSON"]]), ["person", "Person"])

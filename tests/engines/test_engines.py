@@ -248,6 +248,11 @@ def test_evaluation_takes_the_engine_that_computed_the_features(
     assert ["measuring" in line for line in said] == [False]  # it is known from the features
     found, expected = (predict_logits(model, table, batch_size=2, engine=one) for one in (engine, None))
     np.testing.assert_allclose(found.logits, expected.logits, atol=1e-5)
+    np.testing.assert_allclose(engine(noise(5)), model.logits(noise(5)), atol=1e-5)  # more than a batch
+    training = small_model().train()
+    assert engine_for(training, "auto", images=3, batch_size=2) is not None
+    assert training.training
+    assert all(map(torch.equal, training.buffers(), model.buffers()))  # no batch norm has learned from noise
 
 
 def test_auto_goes_on_with_the_store_that_was_begun(

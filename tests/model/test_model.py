@@ -121,6 +121,9 @@ def test_broken_folders_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "m" / "config.json").unlink()
     with pytest.raises(LabelwiseError, match=r"is not a model: it has neither config\.json"):
         lw.load_model(folder)
+    (tmp_path / "m" / "recipe.yaml").write_text("epochs: 3\n")
+    with pytest.raises(LabelwiseError, match=r"is not finished; go on with labelwise train --resume --out"):
+        lw.load_model(tmp_path / "m")
 
 
 def test_broken_weights_say_what_is_wrong(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -118,6 +118,11 @@ def variant_key(name: str) -> str:
     return re.sub(r"[\s_-]+", "", normalize("NFKC", name).casefold())
 
 
+def _coco_key(name: str) -> str:
+    key = variant_key(name)
+    return _COCO_NAMES.get(key, key)
+
+
 def label_variants(table: LabelTable) -> list[list[str]]:
     """Groups of labels that are probably one, the most frequent name first."""
     groups: dict[str, list[int]] = {}
@@ -177,13 +182,16 @@ def merged_variants(table: LabelTable, preferred: Sequence[str] = ()) -> LabelTa
 def respelt(table: _Table, labels: Sequence[str]) -> _Table:
     """The table with names spelt as in `labels`, where that leaves no doubt which one is meant."""
 
-    def by_key(names: Sequence[str]) -> dict[str, str]:
-        keys = [_COCO_NAMES.get(key, key) for key in map(variant_key, names)]
+    def by_key(names: Sequence[str], key_of: Callable[[str], str]) -> dict[str, str]:
+        keys = [key_of(name) for name in names]
         counts = Counter(keys)
         return {key: name for key, name in zip(keys, names, strict=True) if counts[key] == 1}
 
-    known = by_key(labels)
-    spelt = {name: known.get(key, name) for key, name in by_key(table.labels).items()}
+    spelt: dict[str, str] = {}
+    for key_of in (variant_key, _coco_key):  # another name for it only if its own is not there
+        known = by_key(labels_not_in(list(spelt.values()), labels), key_of)
+        found = by_key(labels_not_in(list(spelt), table.labels), key_of)
+        spelt |= {name: known[key] for key, name in found.items() if key in known}
 
     def renamed(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(spelt.get(name, name) for name in names)

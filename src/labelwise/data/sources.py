@@ -224,7 +224,9 @@ def _recognise(path: Path) -> Format:
     kind = "folder" if path.is_dir() else "file"
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if (hint := _NOT_READ.get(file.suffix.lower())) is not None:
-            raise LabelwiseError(f"{file} cannot be read as it is: {hint}")
+            looked_for += f"; {file} cannot be read as it is: {hint}"
+        elif file.is_dir() and any(format.recognise(file) for format in list_formats()):
+            looked_for += f"; {file} can be read"
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"
     raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")

@@ -104,14 +104,15 @@ def open_engine(
 
 
 def run_full_batch(engine: Engine, images: Floats, batch_size: int) -> Floats:
-    """The outputs for up to `batch_size` images, which are filled up to as many.
+    """The outputs for images in batches of `batch_size`; the last one is filled up.
 
     The last bits of a convolution depend on the batch size: an image's output must not depend on how many others came
     with it, e.g. after an interruption.
     """
-    missing = batch_size - len(images)
+    missing = -len(images) % batch_size
     filled = np.concatenate([images, np.zeros((missing, *images.shape[1:]), np.float32)]) if missing else images
-    return engine(np.ascontiguousarray(filled))[: len(images)]
+    batches = np.split(np.ascontiguousarray(filled), range(batch_size, len(filled), batch_size))
+    return np.concatenate([engine(batch) for batch in batches])[: len(images)]
 
 
 def _remembered(file: Path) -> dict[str, Any] | None:

@@ -71,7 +71,8 @@ def load(
     if exported is not None:
         if labels is not None:
             raise LabelwiseError(
-                f"the labels of the exported model {str(folder)!r} are fixed; load the model that it was made from"
+                f"the labels of the exported model {str(folder)!r} are fixed; for other ones, take a model with word "
+                "queries, or one like clip:ViT-B-16-SigLIP2/webli (docs/guides/labels-in-words.md)"
             )
         return Tagger(exported.open(engine or "auto"), threshold=threshold)
     with torch_needed():

@@ -19,7 +19,7 @@ from labelwise.core.progress import progress_of
 from labelwise.data.decode import TableImages
 from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.stream_table import AnyTable
-from labelwise.engines.choose import open_engine, run_full_batch
+from labelwise.engines.choose import WORTH_MEASURING, open_engine, run_full_batch
 from labelwise.model.model import LabelModel
 from labelwise.model.network import Network, evaluating
 from labelwise.runtime.sessions import Engine, EngineName
@@ -138,10 +138,15 @@ def engine_for(
         return None
     if list(scales) == [1]:
         common: _EngineOptions = {"size": model.config.preprocessing.size, "images": images, "batch_size": batch_size}
-        if name == "auto" and images < WORTH_CONVERTING and next(model.parameters()).device.type == "cpu":
-            backbone = open_engine(name, model.backbone, full_batches=True, say=say, **common)
-            return None if backbone.family == "torch" else HeadOnEngine(backbone, model, batch_size)
-        return open_engine(name, model, say=say, **common)
+        with evaluating(model):  # engines are compared with it
+            if name == "auto" and images < WORTH_CONVERTING and next(model.parameters()).device.type == "cpu":
+                backbone = open_engine(name, model.backbone, full_batches=True, say=say, **common)
+                if backbone.family != "torch":
+                    return HeadOnEngine(backbone, model, batch_size)
+                if images < WORTH_MEASURING:
+                    return None
+                name = "torch"
+            return open_engine(name, model, say=say, **common)
     if name not in ("auto", "torch"):
         raise LabelwiseError(
             f"engine {name} runs a model at one input size; use torch for other scales", options={"engine": "torch"}

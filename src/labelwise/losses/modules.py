@@ -62,7 +62,7 @@ class Loss(nn.Module):
     function: ClassVar[Callable[..., Tensor]]
     memory: ClassVar[Callable[..., Any] | None]
     remembers: ClassVar[bool]
-    uses_unknown: ClassVar[bool]
+    uses_unknown: ClassVar[bool] = False
     epoch, epochs = 0, 1
 
     def __init_subclass__(
@@ -71,14 +71,16 @@ class Loss(nn.Module):
         name: str,
         function: Callable[..., Tensor],
         memory: Callable[..., Any] | None = None,
-        uses_unknown: bool = False,
+        uses_unknown: bool | None = None,
     ) -> None:
         super().__init_subclass__()
         if name in _LOSSES:
             raise LabelwiseError(f"there is a loss {name!r} already; choose another name")
         cls.name, cls.function = name, staticmethod(function)
         cls.memory = None if memory is None else staticmethod(memory)
-        cls.remembers, cls.uses_unknown = memory is not None, uses_unknown
+        cls.remembers = memory is not None
+        if uses_unknown is not None:  # else as the class that it extends
+            cls.uses_unknown = uses_unknown
         _LOSSES[name] = cls
 
     def __init__(self, **options: Any) -> None:

@@ -138,10 +138,8 @@ def _introduction(config: ModelConfig) -> str:
     says = (
         "every label that applies to an image" if config.task == "multi-label" else "the one label that fits an image"
     )
-    looks = ", how sure it is, and where it looked" if config.head.has_attention else ", and how sure it is"
-    return (
-        f"Predicts {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
-    )
+    looks = ", with a score and a map of where it looked" if config.head.has_attention else ", with a score"
+    return f"Names {says}, out of {len(config.labels):,}{looks}. A labelwise head on `{config.backbone.name}` (timm)."
 
 
 def _use(config: ModelConfig, name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from labelwise.core.environment import offline_by
 from labelwise.core.errors import LabelwiseError, did_you_mean
 from labelwise.runtime.exported import EXPORTS, is_hub_id
-from labelwise.runtime.run_files import MODEL, run_candidates
+from labelwise.runtime.run_files import MODEL, RECIPE, run_candidates
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PYTORCH = "pytorch"  # in an exported folder: the model that it was made from, if that comes with it
@@ -32,6 +32,10 @@ def find_folder(
         raise LabelwiseError(
             f"{str(source)!r} is a file, not a model folder; from a checkpoint of the papers' public code, "
             "lw.load_checkpoint(FILE).save(FOLDER) makes one"
+        )
+    if (path / RECIPE).is_file():
+        raise LabelwiseError(
+            f"the training of {str(source)!r} is not finished; go on with labelwise train --resume --out {source}"
         )
     if path.exists():
         raise LabelwiseError(f"{str(source)!r} is not a model: it has neither {CONFIG} nor model/{CONFIG}")

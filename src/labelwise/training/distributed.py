@@ -80,10 +80,10 @@ def gathered(fabric: Fabric, items: list[T]) -> list[T]:
 @contextmanager
 def mistake_of_all(fabric: Fabric) -> Iterator[None]:
     """Around what the first process does alone: the others wait for it, and end with its error if there is one."""
-    error = None
+    error: Exception | None = None
     try:
         yield
-    except LabelwiseError as mistake:
+    except (LabelwiseError, OSError) as mistake:
         error = mistake
     error = fabric.broadcast(error)
     if error is not None:

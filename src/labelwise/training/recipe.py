@@ -26,7 +26,7 @@ from labelwise.data.preprocessing import CropRatio, ImageSize
 from labelwise.data.table import canonical_split
 from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
-from labelwise.losses import check_loss, read_prior
+from labelwise.losses import BUILT_IN, check_loss, read_prior
 from labelwise.runtime.run_files import RECIPE, run_candidates
 from labelwise.words.config import WordsConfig, tower_words
 
@@ -129,9 +129,9 @@ class LossRecipe(Config):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def has(self, trait: Literal["remembers", "uses_unknown"]) -> bool:
-        """What the class of the loss says of it. Needs PyTorch, but for the default loss."""
-        if self.name == LossRecipe().name:
-            return False
+        """What the class of the loss says of it. Needs PyTorch for a loss of another package."""
+        if self.name in BUILT_IN:
+            return trait in BUILT_IN[self.name]
         with torch_needed():
             from labelwise.losses import loss_class
         return bool(getattr(loss_class(self.name), trait))

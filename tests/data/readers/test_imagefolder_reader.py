@@ -112,13 +112,31 @@ def test_one_image_in_several_folders_has_several_labels(tmp_path: Path) -> None
 
 
 def test_one_image_in_several_splits(tmp_path: Path) -> None:
-    for name in ("train/beach/1.jpg", "train/sunset/1.jpg", "test/beach/1.jpg", "test/beach/2.jpg"):
+    for name in ("train/beach/1.jpg", "train/sunset/1.jpg", "test/beach/1.jpg", "test/sunset/1.jpg"):
         photo(tmp_path, name)
-    assert len(open_data(tmp_path)) == 3  # the copy with the same label is for `inspect` to tell
-    photo(tmp_path, "test/sunset/2.jpg")
-    photo(tmp_path, "train/sunset/2.jpg")
-    with pytest.raises(LabelwiseError, match=r"train/sunset/2\.jpg and .*/test/beach/2\.jpg are the same image in two"):
+    table = open_data(tmp_path)
+    assert [table.present(row) for row in range(len(table))] == [["beach", "sunset"]] * 2  # for `inspect` to tell
+    (tmp_path / "test/sunset/1.jpg").unlink()
+    with pytest.raises(LabelwiseError, match=r"train/beach/1\.jpg and .*/test/beach/1\.jpg are the same image in two"):
         open_data(tmp_path)
+
+
+def test_a_second_copy_in_the_same_folder_is_left_out_and_told(tmp_path: Path) -> None:
+    for name in ("beach/old/1.jpg", "beach/1.jpg", "dog/2.jpg"):
+        photo(tmp_path, name)
+    table = open_data(tmp_path)
+    assert (len(table), table.single_label) == (2, True)
+    assert table.notes == (f"{tmp_path}: 1 copy of an image in a folder of its label, left out",)
+
+
+def test_boxes_of_yolo_are_no_classes(touch: Callable[..., Path]) -> None:
+    with pytest.raises(LabelwiseError, match="export them as COCO"):
+        open_data(touch("train/images/1.jpg", "train/labels/1.txt", "data.yaml"))
+
+
+def test_a_folder_around_the_folders_of_classes_is_told(touch: Callable[..., Path]) -> None:
+    with pytest.raises(LabelwiseError, match=r"/images can be read$"):
+        open_data(touch("images/cat/1.jpg", "images/dog/2.jpg"))
 
 
 def test_images_beside_the_folders_are_told(touch: Callable[..., Path]) -> None:

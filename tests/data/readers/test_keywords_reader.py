@@ -200,6 +200,7 @@ def test_photos_that_are_in_no_folder_of_a_label_are_read_by_their_keywords(tmp_
 def test_folders_with_names_are_labels_and_keywords_are_pointed_to(tmp_path: Path) -> None:
     (tmp_path / "pets").mkdir()
     photo(tmp_path / "pets" / "1.jpg", subject=["dog"])
+    photo(tmp_path / "cover.jpg", subject=["album"])  # one loose photo makes no difference
     table = open_data(tmp_path)
     assert table.labels == ("pets",)
-    assert table.notes[0].endswith(f"keywords:{tmp_path} reads the keywords in the photos")
+    assert table.notes[-1].endswith(f"keywords:{tmp_path} reads the keywords in the photos")

@@ -188,8 +188,9 @@ def entries_of_columns(
     if not blank and values.keys() & {*_BLANK} and (meaning := _meaning_of_blank(values, records.file)):
         assumed, blank = [meaning], "absent"
     values |= dict.fromkeys(_BLANK, ABSENT if blank == "absent" else UNKNOWN)
-    counts = {text for text, value in values.items() if value is None and text.isdecimal()}
-    if sum(bool(counts & column) for column in texts) > 1:  # in one column, it may be a mistake
+    counts = {text for text, value in values.items() if value is None and text.isdecimal() and int(text) > 1}
+    says_no = any(values[text] == ABSENT for column in texts for text in column)  # else 2 may be a code for no
+    if says_no and len(columns) <= _MOST_COLUMNS and sum(bool(counts & column) for column in texts) > 1:
         values |= dict.fromkeys(counts, PRESENT)
         assumed.append("a number above 1 is a count, so the label is present")
     entries: Entries = [{} for _ in records.lines]
@@ -235,6 +236,7 @@ class _Column(NamedTuple):
     has_lists: bool  # or objects
     has_words: bool
     repeats: bool  # few different names for so many cells, as whole cells or in lists
+    has_several: bool  # names in a cell
     names: frozenset[str]
     counts_rows: bool  # each row has another value
     example: str
@@ -251,6 +253,7 @@ class _Column(NamedTuple):
             has_lists=any(map(is_structured, cells[:_LOOKED_AT])),
             has_words=any(map(str.isalpha, "".join(texts[:_LOOKED_AT]))),
             repeats=2 <= len(set(names)) <= len(names) / 2,
+            has_several=len(names) > len(texts),
             names=frozenset(names),
             counts_rows=len(set(texts)) == len(cells) > 2,
             example=" ".join(texts[0].split())[:30] if texts else "",
@@ -290,8 +293,10 @@ def column_of_names(
             f"columns out with ignore_columns={','.join(texts)}{either}"
         )
     candidates = repeated or worded
-    if not candidates or len(repeated) == 1:
+    # Of a caption and a license, the license repeats: one name in a cell is no proof beside other texts.
+    if not candidates or (len(repeated) == 1 and (texts[repeated[0]].has_several or len(worded) == 1)):
         return next(iter(repeated), None), []
+    candidates = worded
     raise LabelwiseError(
         f"{records.file}: no column is called 'labels', and it is not clear which one lists them: {shown(candidates)}; "
         f"name it with label_column={candidates[0]}{', or join them in one column' if len(candidates) > 1 else ''}"

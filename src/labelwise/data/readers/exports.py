@@ -39,7 +39,10 @@ def rows_of_export(content: Any, where: str) -> tuple[Rows, list[str]]:
     if isinstance(content, dict) and isinstance(content.get("labels"), dict):
         return list(_fiftyone_labels(content, where)), []
     if isinstance(content, dict) and content and all(map(is_image, content)):  # {"a.jpg": ["cat", "dog"]}
-        return [{"image": image, "labels": labels} for image, labels in content.items()], []
+        whole = (
+            value if isinstance(value, dict) and "labels" in value else {"labels": value} for value in content.values()
+        )
+        return [{"image": image, **value} for image, value in zip(content, whole, strict=True)], []
     if not isinstance(content, list):
         raise LabelwiseError(f'{where}: expected a list of objects like {{"image": ..., "labels": [...]}}')
     entries = _objects(content, where)

@@ -38,8 +38,7 @@ def _recognise(path: Path) -> bool:
     """An image one or two folders down; no deeper, so that a wrong path does not cost a walk through the whole disk."""
     if not path.is_dir():
         return False
-    tops = (top for top in _folders(path) if top.name.lower() not in _NO_CLASS)
-    folders = (folder for top in tops for folder in (top, *_folders(top)))
+    folders = (folder for top in _class_folders(path) for folder in (top, *_class_folders(top)))
     return any(is_image(entry.name) for folder in folders for entry in folder.iterdir())
 
 
@@ -72,6 +71,8 @@ def read_imagefolder(path: Path, options: ImageFolderOptions, labels: Sequence[s
         folders = " and ".join(classes[column] for column in rows[joined[0]])
         example = f"{os.path.basename(images[joined[0]])} is in {folders}"
         notes.append(f"{path}: {lie} in several folders ({example}), read as one image with several labels")
+    if repeated := len(copies) - sum(len(rows[row]) - 1 for row in joined):
+        notes.append(f"{path}: {counted(repeated, 'copy', 'copies')} of an image in a folder of its label, left out")
     if any(is_image(entry.name) for entry in path.iterdir()):
         notes.append(f"{path}: images that are in no folder of a label are left out")
     if have_keywords(images):
@@ -95,14 +96,17 @@ def _join_copies(images: Sequence[str], splits: Sequence[str], rows: Sequence[di
     copies: list[int] = []
     for same in by_name.values():
         for group in duplicate_groups([images[row] for row in same]) if len(same) > 1 else ():
-            first, *others = (same[member] for member in group)
+            first_of: dict[str, int] = {}  # split -> row
+            for row in (same[member] for member in group):
+                first = first_of.setdefault(splits[row], row)
+                if first != row:
+                    rows[first].update(rows[row])
+                    copies.append(row)
+            one, *others = first_of.values()
             for other in others:
-                if splits[other] == splits[first]:
-                    rows[first].update(rows[other])
-                    copies.append(other)
-                elif rows[other].keys() - rows[first].keys():
+                if rows[other].keys() != rows[one].keys():
                     raise LabelwiseError(
-                        f"{images[first]} and {images[other]} are the same image in two splits, with different labels; "
+                        f"{images[one]} and {images[other]} are the same image in two splits, with different labels; "
                         "put the folders of the labels together, without splits: labelwise makes its own"
                     )
     return copies
@@ -114,6 +118,10 @@ def _folders(root: Path) -> list[Path]:
         for entry in root.iterdir()
         if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__MACOSX"  # what its zip files hold
     )
+
+
+def _class_folders(root: Path) -> list[Path]:
+    return [folder for folder in _folders(root) if folder.name.lower() not in _NO_CLASS]
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
