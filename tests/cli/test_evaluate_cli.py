@@ -157,6 +157,7 @@ def test_without_a_model_the_bundled_tagger_is_measured_and_never_changed(
     result = json.loads((here / "bundled.json").read_text())
     assert (result["images"], result["model"]["source"]) == (2, "the bundled tagger")
     assert shown.startswith("the bundled tagger on photos/dogs.csv (all): 2 images, 80 labels")
+    assert "airplane" not in shown  # nor 77 other labels that the data does not have
     status, _, said = evaluate(*options, "--fit-thresholds", "f1", "--save")
     assert status == 2
     assert "name a model of your own" in said

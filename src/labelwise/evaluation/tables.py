@@ -61,10 +61,11 @@ def convention_table(result: Result) -> TerminalTable | None:
 
 
 def label_table(result: Result) -> TerminalTable:
-    """Metrics and counts of every label; of very many, the best and the worst (zero-shot: the unseen ones)."""
+    """Metrics and counts of every label that the data knows; of very many, the best and the worst (zero-shot: the unseen ones)."""
     labels, caption = result["per_label"], None
     if "zsl" in result:
         return _zero_shot_label_table(labels)
+    labels = [row for row in labels if row["known"]]  # `notes` counts those that the data does not have
     if len(labels) > _LABELS_SHOWN:
         caption = f"the {_LABELS_SHOWN // 2} best and worst of {len(labels):,} labels by AP"
         ranked = sorted(labels, key=lambda row: -1.0 if row["AP"] is None else row["AP"], reverse=True)
