@@ -21,7 +21,7 @@ SETTINGS = [
     *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
     *("--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0", "--set", "pair_mix=0"),
     *("--set", "precision=32-true", "--set", "checkpoint_minutes=0.000001", "--set", "timeout_minutes=0.15"),
-    *("--set", "refit=0"),
+    *("--set", "refit=0", "--lr", "1e-4"),  # a low rate: over a thousand steps, rounding adds up
 ]
 
 
