@@ -61,7 +61,7 @@ def convention_table(result: Result) -> TerminalTable | None:
 
 
 def label_table(result: Result) -> TerminalTable:
-    """Metrics and counts of every label of the data; of very many, the best and the worst (zero-shot: the unseen ones)."""
+    """Metrics and counts of every label of the data; of very many, the best and worst (zero-shot: the unseen ones)."""
     labels, caption = result["per_label"], None
     if "zsl" in result:
         return _zero_shot_label_table(labels)
