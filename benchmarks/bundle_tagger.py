@@ -137,7 +137,7 @@ def weaknesses(result: dict[str, Any], size: int) -> str:
 
 - Small things on a table or in a hand are missed most: it sees {size} pixels a side.
 - It learned 60 of the labels from COCO photos alone, squashed to squares of 256 pixels; the others also from VOC's.
-- What is not among the 80 labels has no name: a fox becomes a dog, or nothing.
+- What is not among the 80 labels has no name here.
 - It has seen nothing but photos: it takes the moon for a sports ball."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -222,11 +222,17 @@ def _recognise(path: Path) -> Format:
             return format
     looked_for = "; ".join(f"{format.name}: {format.looks_like}" for format in list_formats())
     kind = "folder" if path.is_dir() else "file"
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if (hint := _NOT_READ.get(file.suffix.lower())) is not None:
-            looked_for += f"; {file} cannot be read as it is: {hint}"
-        elif file.is_dir() and any(format.recognise(file) for format in list_formats()):
-            looked_for += f"; {file} can be read"
+    looked_for += next(_hints(path), "")
     if path.is_dir() and next(path.glob("*.tar"), None):
         looked_for += f"; the tar files in it can be read as webdataset:{path}"
     raise LabelwiseError(f"cannot tell the format of the {kind} {path}; say it as format:path. Looked for {looked_for}")
+
+
+def _hints(path: Path) -> Iterator[str]:
+    """What can be done instead with a file, or with those in a folder: a sheet says more than the folders beside it."""
+    entries = sorted(path.iterdir(), key=lambda entry: (entry.is_dir(), entry)) if path.is_dir() else [path]
+    for entry in entries:
+        if (hint := _NOT_READ.get(entry.suffix.lower())) is not None:
+            yield f"; {entry} cannot be read as it is: {hint}"
+        elif entry.is_dir() and any(format.recognise(entry) for format in list_formats()):
+            yield f"; {entry} can be read"

@@ -75,8 +75,7 @@ def open_engine(
         size: Of its input images, in pixels.
         images: How many there will be, about: below 500, `auto` does not measure.
         batch_size: The batch size to measure at.
-        full_batches: Every batch will have this size (`run_full_batch`): such a network is converted in a third of the
-            time.
+        full_batches: Every batch will have this size (`run_full_batch`): such a network is converted much faster.
         say: Called with one line about what `auto` chose and why.
     """
     say = say or (lambda text: None)

@@ -21,7 +21,7 @@ from labelwise.data.images import BadImage, OnBadImage
 from labelwise.data.stream_table import AnyTable
 from labelwise.engines.choose import WORTH_MEASURING, open_engine, run_full_batch
 from labelwise.model.model import LabelModel
-from labelwise.model.network import Network, evaluating
+from labelwise.model.network import Network, evaluating, given
 from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.runtime.tagger import Model
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from labelwise.features import FeatureCache
 
 
-# Converting a whole model takes as long as computing so many heads in PyTorch, which is a seventh slower; the backbone
-# alone was probably converted for its training.
+# Images for which it pays to convert the head as well; the backbone was probably converted for the training.
 WORTH_CONVERTING = 10_000
 
 
@@ -163,8 +162,8 @@ class HeadOnEngine:
     @torch.inference_mode()
     def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
         maps = torch.from_numpy(run_full_batch(self._backbone, images, self._batch_size))
-        further = {} if known is None else {"known": torch.from_numpy(known)}
-        logits: Floats = self._model.head(maps, **further).numpy()
+        told = given(None if known is None else torch.from_numpy(known))
+        logits: Floats = self._model.head(maps, **told).numpy()
         return logits
 
 

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 
 from labelwise.core.errors import LabelwiseError, counted, one_line, unknown_name
 from labelwise.data.decode import images_below
-from labelwise.data.images import FORMATS, missing_decoder, read_image
+from labelwise.data.images import FORMATS, is_image, missing_decoder, read_image
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
 from labelwise.data.readers.finding import sample_of
 from labelwise.data.table import VALUES, LabelTable, natural_key
@@ -70,8 +70,13 @@ def _recognise(path: Path) -> bool:
     """Photos with keywords that are not in folders, or in folders that are numbers or dates and no names of labels."""
     if not path.is_dir():
         return False
-    named = (entry for entry in path.iterdir() if entry.is_dir() and any(map(str.isalpha, entry.name)))
-    loose = all(next(iter(images_below(folder)), None) is None for folder in named)
+    entries = list(path.iterdir())
+    folders = [entry for entry in entries if entry.is_dir()]
+    named = [folder for folder in folders if any(map(str.isalpha, folder.name))]
+    if any(is_image(entry.name) for folder in named for entry in folder.iterdir()):
+        return False
+    # Only then is it worth a walk: a wrong path must not cost one through the whole disk.
+    loose = len(named) < len(folders) or any(is_image(entry.name) for entry in entries)
     return loose and have_keywords(list(islice(images_below(path), _LOOKED_AT)))
 
 
