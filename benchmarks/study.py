@@ -10,8 +10,11 @@ benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage tra
 the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
 `compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
 separate model for each label; `cost` times a training step and an answer of every head, in turns, on as many threads as
-OMP_NUM_THREADS says. `--rows` runs some of the rows. Finished runs are kept: stop and start as you like.
-`labelwise report` compares the folders of any runs.
+OMP_NUM_THREADS says. `--rows` runs some of the rows. `labelwise report` compares the folders of any runs.
+
+Stop and start as you like: a run that is finished in --out is not trained again. Beside the JSON of `test` lies an .npz
+with each run's mAP on the same random halves of the test images. It is all that `compare` needs, so runs may come from
+several machines: what is in it is not run again, either.
 """
 
 from __future__ import annotations
@@ -81,7 +84,11 @@ def main() -> None:
     result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
     if arguments.stage in AFTERWARDS:
         if arguments.stage == "compare":
-            result["differences"] = differences(result["runs"], study, arguments.out)
+            found = differences(result["runs"], study, arguments.out, read_halves(arguments.json))
+            pairs = {(each["row"], each["reference"]): each for each in result.get("differences", [])}
+            for each in found:  # a pair whose runs are elsewhere keeps what was found there
+                pairs[each["row"], each["reference"]] = pairs.get((each["row"], each["reference"]), {}) | each
+            result["differences"] = list(pairs.values())
         elif arguments.stage == "alone":
             result["alone"] = transfers(study["alone"], arguments.out)
         else:
@@ -89,7 +96,8 @@ def main() -> None:
             result["costs"] = result.get("costs", {}) | costs(plan(study, arguments))
         write(result, arguments.json)
         return
-    runs = plan(study, arguments)
+    halves = read_halves(arguments.json)
+    runs = [run for run in plan(study, arguments) if run.name not in halves]
 
     def tell(outcome: Outcome, number: int) -> None:
         print(f"[{number + 1} of {len(runs)}] {outcome.planned.name}: {outcome.status} {outcome.reason}", flush=True)
@@ -99,6 +107,10 @@ def main() -> None:
             result["runs"] = [*others, numbers(outcome, arguments.out, arguments.stage)]
             result["summary"] = summary(result["runs"])
             write(result, arguments.json)
+            if arguments.stage == "test":
+                folder = arguments.out / outcome.planned.name
+                halves[folder.name] = draws_of(folder)[0].metrics["mAP"].astype(np.float32)
+                np.savez_compressed(halves_file(arguments.json), **halves)
 
     run_sweep(
         runs, arguments.out, test_split="test" if arguments.stage == "test" else None, jobs=arguments.jobs, tell=tell
@@ -107,6 +119,19 @@ def main() -> None:
 
 def write(result: dict[str, Any], path: Path) -> None:
     atomic_write(path, json.dumps(result, indent=1) + "\n")
+
+
+def halves_file(results: Path) -> Path:
+    return results.with_suffix(".npz")
+
+
+def read_halves(results: Path) -> dict[str, np.ndarray]:
+    """The mAP of each run on random halves of the test images, by the run's name; [S] each."""
+    path = halves_file(results)
+    if not path.exists():
+        return {}
+    with np.load(path) as stored:
+        return dict(stored)
 
 
 def plan(study: dict[str, Any], arguments: argparse.Namespace) -> list[PlannedRun]:
@@ -195,35 +220,44 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def differences(runs: list[dict[str, Any]], study: dict[str, Any], out: Path) -> list[dict[str, Any]]:
+def differences(
+    runs: list[dict[str, Any]], study: dict[str, Any], out: Path, halves: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
     """The first row of each pair in `compare` minus the second one, in percent: mAP, and for the pairs in
     `compare_labels` the AP of every label.
 
-    Means over the seeds that both rows have. Intervals are those of the test images; how much seeds differ is not in
-    them, so `of_seeds` has the difference of each.
+    Means over the seeds that both rows have. Intervals are those of the test images, from the seeds with `halves`; how
+    much seeds differ is not in them, so `of_seeds` has the difference of each.
     """
+    scores = {(run["row"], run["seed"]): run["mAP"] for run in runs}
     found = []
-    for row, reference in study["compare"]:
-        seeds = ({run["seed"] for run in runs if run["row"] == name} for name in (row, reference))
-        common = sorted(set.intersection(*seeds))
-        if not common:
+    for pair in study["compare"]:
+        row, reference = pair
+        common = sorted(seed for name, seed in scores if name == row and (reference, seed) in scores)
+        halved = [names for seed in common if halves.keys() >= set(names := [f"{name}_seed-{seed}" for name in pair])]
+        if not halved:
             continue
-        each = {name: [draws_of(out / f"{name}_seed-{seed}") for seed in common] for name in (row, reference)}
-        ours, theirs = (mean_draws([draws for draws, _ in each[name]]) for name in (row, reference))
-        value = ours.whole_metrics["mAP"] - theirs.whole_metrics["mAP"]
-        of_seeds = [
-            100 * (a.whole_metrics["mAP"] - b.whole_metrics["mAP"])
-            for (a, _), (b, _) in zip(each[row], each[reference], strict=True)
-        ]
+        of_seeds = [scores[row, seed] - scores[reference, seed] for seed in common]
+        ours, theirs = (np.mean([halves[name] for name in names], axis=0) for names in zip(*halved, strict=True))
         found.append(
             {"row": row, "reference": reference, "seeds": common}
-            | difference_as_dict(paired_difference(value, ours.metrics["mAP"], theirs.metrics["mAP"]))
+            | difference_as_dict(paired_difference(mean(of_seeds) / 100, ours, theirs))
             | {"of_seeds": of_seeds}
         )
-        if [row, reference] in study.get("compare_labels", []):
-            gaps = ours.whole_average_precision - theirs.whole_average_precision
-            found[-1]["labels"] = difference_rows(each[row][0][1], *label_differences(gaps, ours, theirs))
+        if pair in study.get("compare_labels", []) and (labels := differences_of_labels(pair, common, out)):
+            found[-1]["labels"] = labels
     return found
+
+
+def differences_of_labels(pair: list[str], seeds: list[int], out: Path) -> list[dict[str, Any]]:
+    """The AP of every label, first row minus second: means over the seeds whose runs are in `out`."""
+    folders = [[out / f"{row}_seed-{seed}" for row in pair] for seed in seeds]
+    each = [[draws_of(folder) for folder in both] for both in folders if all((path / MODEL).exists() for path in both)]
+    if not each:
+        return []
+    ours, theirs = (mean_draws([draws for draws, _ in runs]) for runs in zip(*each, strict=True))
+    gaps = ours.whole_average_precision - theirs.whole_average_precision
+    return difference_rows(each[0][0][1], *label_differences(gaps, ours, theirs))
 
 
 @cache
@@ -240,9 +274,7 @@ def mean_draws(draws: Sequence[Draws]) -> Draws:
     return replace(
         draws[0],
         average_precision=np.mean([run.average_precision for run in draws], axis=0),
-        metrics={"mAP": np.mean([run.metrics["mAP"] for run in draws], axis=0)},
         whole_average_precision=np.mean([run.whole_average_precision for run in draws], axis=0),
-        whole_metrics={"mAP": mean(run.whole_metrics["mAP"] for run in draws)},
     )
 
 
