@@ -16,6 +16,7 @@ from study import read_study
 from study_page import DOCS, RESULTS, filled, table, with_spread
 
 PAGE = DOCS / "research" / "coco.md"
+PHOTOS = 10_000  # that a row trains on
 # Rows of a table with the papers' mAP; None where the paper has no such row.
 HSQ_TABLE = {"q2l": 74.8, "hsq-s0": 71.5, "hsq-linear": 75.7, "hsq-s1": 76.3, "hsq-s4": 76.1, "hsq": 76.5}
 ML_DECODER_TABLE = {
@@ -198,8 +199,17 @@ def state() -> str:
     return "\n".join(lines)
 
 
+def speed(cost: dict[str, float] | None, epochs: int, images: int) -> list[str]:
+    """Minutes that a training computes in the head, and images a second that the optimised head answers."""
+    if cost is None:
+        return ["", ""]
+    minutes = cost["train_ms"] * epochs * images / cost["batch"] / 60e3
+    return [f"{minutes:.1f}", f"{cost['batch'] / cost['answer_ms'] * 1e3:,.0f}"]
+
+
 def test_table() -> str:
     """Every row, the best first."""
+    costs, rows_of = results("coco-study").get("costs", {}), read_study("coco")["rows"]
     metrics = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
     rows = [
         [
@@ -208,11 +218,12 @@ def test_table() -> str:
             *(with_spread(row, name) for name in metrics),
             f"{row['head_parameters'] / 1e6:.2f}",
             f"{row['head_macs'] / 1e6:.1f}",
+            *speed(costs.get(row["row"]), rows_of[row["row"]]["set"]["epochs"], PHOTOS),
         ]
         for row in sorted(summary().values(), key=lambda row: -row["mAP"])
     ]
     header = ["row", "seeds", "mAP", "CF1", "OF1", "top-3 CF1", "top-3 OF1", "M parameters", "M multiply-adds"]
-    return table(header, rows)
+    return table([*header, "minutes to train", "images/s"], rows)
 
 
 def every_photo_table() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from coco_page import results
+from coco_page import results, speed
 from study import read_study
 from study_page import DOCS, filled, table, with_spread
 
@@ -35,7 +35,7 @@ def summary(name: str) -> dict[str, dict[str, Any]]:
 
 def test_table(name: str) -> str:
     """Every row, the best first; then those that have not been run."""
-    found = summary(name)
+    found, epochs = summary(name), read_study(f"methods_{name}")["always"]["epochs"]
     gaps = {each["row"]: each for each in results(f"methods-{name}").get("differences", [])}
     lines = [
         [
@@ -45,7 +45,7 @@ def test_table(name: str) -> str:
             against(gaps.get(head)),
             f"{row['head_parameters'] / 1e6:.2f}",
             f"{row['head_macs'] / 1e6:.1f}",
-            *speed(name, head),
+            *speed(results(f"methods-{name}").get("costs", {}).get(head), epochs, IMAGES[name]),
         ]
         for head, row in found.items()
     ]
@@ -62,15 +62,6 @@ def against(found: dict[str, Any] | None) -> str:
     low, high = found["interval"]
     shown = f"{found['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
     return f"**{shown}**" if low > 0 or high < 0 else shown
-
-
-def speed(name: str, head: str) -> list[str]:
-    """Minutes that a training computes in the head, and images a second that the optimised head answers."""
-    cost = results(f"methods-{name}").get("costs", {}).get(head)
-    if cost is None:
-        return ["", ""]
-    minutes = cost["train_ms"] * read_study(f"methods_{name}")["always"]["epochs"] * IMAGES[name] / cost["batch"] / 60e3
-    return [f"{minutes:.1f}", f"{cost['batch'] / cost['answer_ms'] * 1e3:,.0f}"]
 
 
 def trials_table() -> str:

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from labelwise import losses
@@ -49,6 +50,7 @@ from labelwise.runtime.run_files import MODEL
 from labelwise.sweeps.execute import Outcome, run_sweep
 from labelwise.sweeps.plan import PlannedRun
 from labelwise.training import load_recipe
+from labelwise.training.distributed import create_fabric
 from labelwise.training.run import Run, read_history
 from labelwise.training.setup import build_model
 
@@ -295,7 +297,7 @@ def costs(runs: list[PlannedRun]) -> dict[str, dict[str, float]]:
 
     All rows in turns, so that other work on the machine slows them alike. The backbone and reading are not in it.
     """
-    table = open_data(runs[0].recipe.data.source or "")
+    table, fabric = open_data(runs[0].recipe.data.source or ""), create_fabric(runs[0].recipe)
     parts, steps = {}, {}
     for run in runs:
         model, row = build_model(run.recipe, table.labels, table).eval(), run.settings["row"]
@@ -303,22 +305,25 @@ def costs(runs: list[PlannedRun]) -> dict[str, dict[str, float]]:
         with torch.no_grad():
             maps = model.backbone(torch.rand(1, 3, size, size)).repeat(run.recipe.batch_size, 1, 1, 1)  # [B, C, H, W]
         parts[row] = model.head, maps
-        steps[row] = partial(step, model.head.train(), torch.optim.AdamW(model.head.parameters()), maps)
+        steps[row] = partial(step, model.head.train(), torch.optim.AdamW(model.head.parameters()), maps, fabric)
     training = in_turns(steps, seconds=0)
     # Now that they have learned something: what is 0 in the beginning may be left out of an optimised head.
     answers = {row: partial(answer, optimize(head, maps[0, 0].numel()), maps) for row, (head, maps) in parts.items()}
     answering = in_turns(answers, seconds=0)
-    batch = runs[0].recipe.batch_size
-    return {row: {"batch": batch, "train_ms": training[row].best, "answer_ms": answering[row].best} for row in steps}
+    return {
+        row: {"batch": len(maps), "train_ms": training[row].best, "answer_ms": answering[row].best}
+        for row, (_, maps) in parts.items()
+    }
 
 
-def step(head: Head, optimizer: torch.optim.Optimizer, maps: Tensor) -> None:
-    """A step of the training loop, with random labels."""
+def step(head: Head, optimizer: torch.optim.Optimizer, maps: Tensor, fabric: Fabric) -> None:
+    """A step of the training loop in the recipe's precision, with random labels."""
     targets = (torch.rand(len(maps), head.labels) < 0.1).float()
     known = {}
     if head.takes_known:
         known["known"], targets = head.draw_known(targets)
-    terms = head.loss_terms(head(maps, **known), targets)
+    with fabric.autocast():
+        terms = head.loss_terms(head(maps, **known), targets)
     loss = losses.create("asymmetric").weighted(terms.logits, terms.targets, terms.image_weights) + terms.penalty
     optimizer.zero_grad()
     loss.backward()
