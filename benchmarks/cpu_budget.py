@@ -15,11 +15,12 @@ import argparse
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from math import log2
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 import labelwise as lw
@@ -34,6 +35,7 @@ RESULTS, PAGE = DOCS / "results" / "cpu-budget.json", DOCS / "research" / "cpu-b
 SECTION = re.compile(r"(<!-- budget: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {"voc": "VOC 2007", "coco": "COCO", "other": "clip art"}
 TEST_IMAGES = {"voc": 4000, "coco": 2000, "other": 1000}
+FEW = 300  # photos: with fewer, more of them help far more than later on
 BUDGETS = (1, 2, 3, 5, 10, 20)  # minutes
 KEYS = ("data", "images", "head", "size", "epochs", "freeze")  # of a point; epochs None: as long as the default recipe
 
@@ -131,11 +133,15 @@ def plan_of(row: dict[str, Any]) -> Plan:
     return Plan(row["head"], row["size"], 0.5 if short else 1.0, row["images"])
 
 
+def scores_of(data: str, found: dict[str, Any]) -> dict[Plan, float]:
+    """The mAP of each plan that was trained."""
+    rows = [row for row in found["points"] if row["data"] == data and row["freeze"] == "backbone"]
+    return {plan_of(row): row["mAP"] for row in rows}
+
+
 def view(data: str, found: dict[str, Any]) -> tuple[Measured, Speeds, dict[Plan, float]]:
     """A data set for the planner: its work, the speeds here, and the mAP of each plan."""
-    scores = {
-        plan_of(row): row["mAP"] for row in found["points"] if row["data"] == data and row["freeze"] == "backbone"
-    }
+    scores = scores_of(data, found)
     images = max(plan.images for plan in scores)
     timed = found["speeds"][data]
     step = {(key.split()[0], int(key.split()[1])): one for key, one in timed["step"].items()}
@@ -175,26 +181,49 @@ def picks(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def factors(found: dict[str, Any], data: Sequence[str] = ("voc", "coco")) -> dict[str, float]:
-    """What a choice leaves of the missing mAP: geometric means over pairs of points that differ in it alone."""
-    left = {(row["data"], plan_of(row)): 100 - row["mAP"] for row in found["points"] if row["freeze"] == "backbone"}
-    pairs: dict[str, list[float]] = {}
-    for (where, plan), missing in left.items():
-        if where not in data:
-            continue
-        changed = {
-            "288 pixels": plan._replace(size=288),
-            "256 pixels": plan._replace(size=256),
-            "gap": plan._replace(head="gap"),
-            "half the epochs": plan._replace(length=0.5),
-        }
-        for name, other in changed.items():
-            if other != plan and (where, other) in left:
-                pairs.setdefault(name, []).append(left[where, other] / missing)
-        for other in (one for place, one in left if place == where and one._replace(images=plan.images) == plan):
-            if other.images > plan.images:
-                doublings = log2(other.images / plan.images)
-                pairs.setdefault("twice the photos", []).append((left[where, other] / missing) ** (1 / doublings))
-    return {name: round(geometric_mean(some), 3) for name, some in pairs.items()}
+    """What a choice leaves of the missing mAP: the mean over data sets of the mean over pairs of trainings that differ
+    in it alone, of this study or of others in docs/results (`elsewhere`)."""
+    pairs: dict[str, dict[str, list[float]]] = {}  # by choice and data
+    for where in data:
+        for scores in (scores_of(where, found), *elsewhere(where)):
+            for name, ratio in ratios(scores):
+                pairs.setdefault(name, {}).setdefault(where, []).append(ratio)
+    return {name: round(geometric_mean(map(geometric_mean, some.values())), 3) for name, some in pairs.items()}
+
+
+def ratios(scores: dict[Plan, float]) -> Iterator[tuple[str, float]]:
+    """Of the missing mAP of two trainings of the same study that differ in one choice; `scores`: their mAP."""
+    for (one, score), (other, changed) in permutations(scores.items(), 2):
+        left = (100 - changed) / (100 - score)
+        if other == one._replace(size=288) and one.size == 224:
+            yield "288 pixels", left
+        elif other == one._replace(head="gap"):
+            yield "gap", left
+        elif other == one._replace(length=0.5):
+            yield "half the epochs", left
+        elif other == one._replace(images=other.images) and other.images > one.images >= FEW:
+            yield "twice the photos", left ** (1 / log2(other.images / one.images))
+
+
+def elsewhere(data: str) -> list[dict[Plan, float]]:
+    """Trainings of other studies: the default recipe on more and more photos and, on COCO, a study's heads."""
+    if data not in ("voc", "coco"):
+        return []
+    rows = json.loads((DOCS / "results" / f"thresholds-{data}.json").read_text("utf-8"))["rows"]
+    seeds: dict[Plan, list[float]] = {}
+    for row in rows:
+        seeds.setdefault(Plan("hsq", 224, 1.0, row["images"]), []).append(row["mAP"])
+    studies = [{plan: mean(some) for plan, some in seeds.items()}]
+    if data == "coco":
+        runs = json.loads((DOCS / "results" / "coco-study.json").read_text("utf-8"))["runs"]
+        names = {"hsq": ("hsq", 1.0), "gap": ("gap", 1.0), "hsq-4-epochs": ("hsq", 0.5)}
+        studies.append(
+            {
+                Plan(head, 224, length, 10_000): mean(run["mAP"] for run in runs if run["row"] == name)
+                for name, (head, length) in names.items()
+            }
+        )
+    return studies
 
 
 def read() -> dict[str, Any]:
@@ -212,10 +241,12 @@ def report(arguments: argparse.Namespace) -> None:
     found = read()
     found |= {"factors": factors(found), "picks": picks(found)}
     write(found)
-    sections = {"points": points_table(found), "factors": factors_table(found), "picks": picks_table(found)}
-    page = SECTION.sub(lambda match: f"{match[1]}\n{sections[match['name']]}\n\n{match[3]}", PAGE.read_text("utf-8"))
+    tables = {"points": points_table, "factors": factors_table, "picks": picks_table}
+    page = PAGE.read_text("utf-8")
+    page = SECTION.sub(lambda match: f"{match[1]}\n{tables[match['name']](found)}\n\n{match[3]}", page)
     PAGE.write_text(page, "utf-8")
-    draw(found)
+    if "speeds" in found:  # without them nobody knows the minutes
+        draw(found)
 
 
 def minutes_of(row: dict[str, Any], found: dict[str, Any]) -> float:
