@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labelwise.api.inputs import require
 from labelwise.backbones.config import check_weights
+from labelwise.core import terminal
 from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
 from labelwise.core.tables import html_table, to_frame
 from labelwise.data.images import OnBadImage
@@ -21,6 +25,7 @@ from labelwise.data.sources import as_table, is_frame, with_options
 from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
+from labelwise.training.budget import Work, choose, planned_before
 from labelwise.training.check import check
 from labelwise.training.recipe import Freeze, Recipe, full_key, load_recipe, run_recipe
 from labelwise.training.run import Run, check_folder, continues, restarts
@@ -35,13 +40,15 @@ if TYPE_CHECKING:
 _NOT_SETTINGS = (
     "out",
     "recipe",
+    "minutes",
     "resume",
     "overwrite",
     "runner",
     "address",
     "processes",
     "settings",
-)  # arguments of `train` that no recipe has
+    "started",
+)  # locals of `train` that no recipe has
 
 
 def train(
@@ -49,6 +56,7 @@ def train(
     *,
     out: str | Path,
     recipe: str | Path | None = None,
+    minutes: float | None = None,
     head: str | None = None,
     backbone: str | None = None,
     weights: str | None = None,
@@ -77,6 +85,8 @@ def train(
             is written to `out` so that the recipe can be run again.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments change single ones.
+        minutes: Instead of a recipe: choose size, head, epochs and, if need be, a sample of the images, so that the
+            most accurate training that this machine can do in so many minutes is done. What else is given is kept.
         head: Name of the head; `labelwise heads` lists them.
         backbone: Name of the timm backbone; `labelwise backbones` lists them.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
@@ -110,12 +120,15 @@ def train(
         >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
+    started = time.monotonic()
     named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
     source = _DataSource(data, settings, Path(out))
     named |= source.argument
     if "start" in named:
         named["start"] = _path(named["start"])
     changes = {full_key(key): value for key, value in named.items()} | _changes(source.settings, train)
+    if minutes is not None:
+        _check_minutes(minutes, resume=resume, recipe=recipe, runner=runner, changes=changes)
     if resume:
         if changes or recipe or overwrite:
             raise LabelwiseError("a resumed run continues as it was: give only its folder", options={"out": str(out)})
@@ -128,7 +141,8 @@ def train(
         )
     if runner is None and (address or processes):
         raise LabelwiseError("an address and a number of processes are for Ray; say so", options={"runner": "ray"})
-    chosen = run_recipe(Path(out)) if resume else load_recipe(recipe, changes)
+    earlier = planned_before(changes, Path(out), minutes) if minutes is not None and not overwrite else None
+    chosen = earlier or (run_recipe(Path(out)) if resume else load_recipe(recipe, changes))
     resume = resume or (not overwrite and continues(Path(out), chosen))
     check(chosen)
     if chosen.model.start is None:
@@ -140,10 +154,38 @@ def train(
         with torch_needed():
             from labelwise.training.ray_runner import train_on_ray
         return train_on_ray(chosen, Path(out), resume=resume, address=address, processes=processes)
+    deadline = None
+    if minutes is not None and not resume:
+        if not isinstance(table, LabelTable):
+            raise LabelwiseError(f"{table.source}: minutes are planned for images in a table, not in shards")
+        work = Work.of(table, changes)
+        with torch_needed():
+            from labelwise.training.speeds import measure_speeds
+        choice = choose(work, measure_speeds(work, table), minutes, spent=time.monotonic() - started)
+        chosen, deadline = choice.recipe, started + 60 * minutes
+        terminal.say(str(choice), stderr=True)
     # PyTorch takes seconds to load: not before every mistake is told that can be told without it.
     with torch_needed():
         from labelwise.training.train import train as train_recipe
-    return train_recipe(chosen, out, resume=resume, overwrite=overwrite, source=table)
+    return train_recipe(chosen, out, resume=resume, overwrite=overwrite, source=table, deadline=deadline)
+
+
+def _check_minutes(
+    minutes: float, *, resume: bool, recipe: str | Path | None, runner: str | None, changes: Mapping[str, Any]
+) -> None:
+    """Raise an error if there is nothing to plan for some minutes."""
+    if not (isinstance(minutes, Real) and 0 < minutes < inf):
+        raise LabelwiseError(f"minutes is how long the training may take, a number above 0, not {minutes!r}")
+    if resume:
+        raise LabelwiseError("a resumed run keeps the plan that it began with; leave out the minutes")
+    if recipe is not None or "model.start" in changes:
+        raise LabelwiseError("a recipe or a model to continue from has its own size and head; leave out the minutes")
+    if changes.get("model.freeze", "backbone") != "backbone":
+        raise LabelwiseError(
+            "minutes are planned for a frozen backbone; train the rest in a second run that starts from the first"
+        )
+    if runner is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise LabelwiseError("minutes are planned for one process; leave them out, or train in one process")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def train(
     out: Path | None = None,
     data: FileName | None = None,
     recipe: Path | None = None,
+    minutes: float | None = None,
     head: str | None = None,
     backbone: str | None = None,
     weights: str | None = None,
@@ -68,9 +69,15 @@ def train(
     given = locals()
     counted = {name: given[name] for name in ("images", "labels", "gpu", "gpus")}
     where = {name: given[name] for name in ("runner", "address", "processes")}
-    others = ("data", "out", "recipe", "set_", "resume", "overwrite", "dry_run", *where, *counted)
+    others = ("data", "out", "recipe", "minutes", "set_", "resume", "overwrite", "dry_run", *where, *counted)
     settings = {name: value for name, value in given.items() if name not in others}
-    settings |= parse_options(set_ or [], flags=("data", "out", "recipe", "resume", "overwrite", *where, *counted))
+    settings |= parse_options(
+        set_ or [], flags=("data", "out", "recipe", "minutes", "resume", "overwrite", *where, *counted)
+    )
+    if dry_run and minutes is not None:
+        raise LabelwiseError(
+            "--dry-run counts what a recipe needs; --minutes chooses one by measuring: leave out either"
+        )
     if dry_run:
         say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))
         return
@@ -80,7 +87,8 @@ def train(
         raise LabelwiseError("name a folder for the run", options={"out": "runs/first"})
     before = _written(out)
     try:
-        run = lw.train(data, out=out, recipe=recipe, resume=resume, overwrite=overwrite, **where, **settings)
+        where |= {"resume": resume, "overwrite": overwrite}
+        run = lw.train(data, out=out, recipe=recipe, minutes=minutes, **where, **settings)
     except KeyboardInterrupt:
         if resume or _written(out) != before:  # otherwise the folder holds what it held
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)

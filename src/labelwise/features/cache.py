@@ -101,10 +101,6 @@ class FeatureCache:
         builder = MapBuilder(images, backbone, variants, batch_size, progress)
         open_engines = {} if engines is None else engines
 
-        def store_of(family: Family) -> Store:
-            about = describe_store(backbone, preprocessing, family)
-            return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
-
         def opened(name: EngineName) -> Engine:
             if name in open_engines:
                 return open_engines[name]
@@ -117,19 +113,26 @@ class FeatureCache:
             return found
 
         if engine == "auto":
-            stores = {family: store_of(family) for family in FAMILIES}
+            stores = {family: open_store(backbone, preprocessing, family, folder) for family in FAMILIES}
             shares = {family: builder.stored(store) for family, store in stores.items()}
             chosen = max(FAMILIES, key=lambda family: shares[family])
             if shares[chosen] < 0.5:
                 chosen = opened("auto").family
             store = stores[chosen]
         else:
-            chosen, store = engine, store_of(engine)
+            chosen, store = engine, open_store(backbone, preprocessing, engine, folder)
         builder.complete(store, lambda: opened(chosen))
         if len(images.bad_images) == len(table):
             raise LabelwiseError(f"{table.source}: none of its images can be decoded")
         bad_images = [images.bad_images[row] for row in sorted(images.bad_images)]
         return cls([builder.locations(store, mirrored) for mirrored in variants], bad_images)
+
+    @staticmethod
+    def stored_share(table: AnyTable, backbone: nn.Module, preprocessing: Preprocessing, *, flips: bool) -> float:
+        """The share of the maps of these images that need not be computed. Images that cannot be read do not count."""
+        images = TableImages(table, preprocessing, "skip")
+        builder = MapBuilder(images, backbone, (False, True) if flips else (False,), 1, progress=False)
+        return max(builder.stored(open_store(backbone, preprocessing, family)) for family in FAMILIES)
 
     def batch(self, rows: Tensor | Ints, flip: Tensor | Mask | bool = False) -> Tensor:
         """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.
@@ -157,6 +160,11 @@ class FeatureCache:
 def default_folder() -> Path:
     """`features` in the folder that the variable LABELWISE_CACHE names, else in ~/.cache/labelwise."""
     return cache_folder() / "features"
+
+
+def open_store(backbone: nn.Module, preprocessing: Preprocessing, family: Family, folder: Path | None = None) -> Store:
+    about = describe_store(backbone, preprocessing, family)
+    return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
 
 
 # ---- computing: threads decode, the engine runs in this one

@@ -49,6 +49,7 @@ class DataRecipe(Config):
         empty_images: Training and validation images without any label: `keep`, or `drop` as ML-Decoder's code
             does on NUS-WIDE.
         validation_share: Share of the training images that is held out if the data has no validation split.
+        max_images: Images to train and validate on, at most: a sample in which every label keeps its share.
         on_bad_image: `skip` leaves out images that cannot be decoded.
     """
 
@@ -60,6 +61,7 @@ class DataRecipe(Config):
     unseen_images: Literal["drop", "keep-labelled", "keep"] = "drop"
     empty_images: Literal["keep", "drop"] = "keep"
     validation_share: Fraction = 0.2
+    max_images: PositiveInt | None = None
     on_bad_image: Literal["error", "skip"] = "error"
 
 

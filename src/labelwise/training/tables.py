@@ -60,6 +60,7 @@ def open_tables(
             write_manifest(table, split_file)
             origin = "train, val and test were made" if earlier is None else f"using those of {recipe.model.start}"
             display.say(f"{data.source} has no splits: {origin}, see {split_file}")
+    table = sampled(table, recipe)
     train_table = usable_part(table.select(data.train), data, display)
     if data.validation is None:
         return train_table, None
@@ -79,9 +80,35 @@ def open_tables(
     return parts.select("train"), parts.select("val")
 
 
+def learned_splits(data: DataRecipe) -> set[str]:
+    """The splits that a training sees: `refit` names both in `train`."""
+    return {*data.train.split("+"), *(data.validation or "").split("+")} - {""}
+
+
+def sampled(table: LabelTable, recipe: Recipe) -> LabelTable:
+    """`table` with at most `max_images` images to train and validate on: the same ones for the same seed, so that a
+    resumed run and `refit` find them again. Other splits stay whole."""
+    most = recipe.data.max_images
+    rows = np.flatnonzero(np.isin(table.splits, [*learned_splits(recipe.data)]))
+    if most is None or len(rows) <= most:
+        return table
+    seen = table.select(rows)
+    shares = {"kept": most / len(rows), "left": 1 - most / len(rows)}
+    drawn = split(seen.with_splits([""] * len(seen)), shares, seed=recipe.seed, duplicates=())
+    kept = np.ones(len(table), bool)
+    kept[rows[drawn.rows("left")]] = False
+    return table.select(kept)
+
+
 def _stream_tables(table: StreamTable, recipe: Recipe, display: Display) -> tuple[StreamTable, StreamTable | None]:
     """The same of shards, whose labels nobody has read yet: what is held out is drawn at random."""
     data = recipe.data
+    if data.max_images is not None:
+        raise LabelwiseError(
+            f"{table.source}: a sample of its images needs their labels, which are known only when they are read; use "
+            "all of them",
+            options={"data.max_images": None},
+        )
     if data.unseen is not None:
         if data.unseen_images != "keep":
             raise LabelwiseError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     source: AnyTable | None = None,
+    deadline: float | None = None,
 ) -> Run:
     """Train a model by a recipe.
 
@@ -49,6 +51,7 @@ def train(
         resume: Continue the run in `folder` exactly where it stopped.
         overwrite: Replace the run in `folder`; it is kept until the new one has a checkpoint.
         source: What `open_source` gives for the recipe, if it was called already.
+        deadline: On the clock of `time.monotonic`: what would end later, `refit`, is left out.
 
     Returns:
         The finished run; `run.model()` is the model.
@@ -74,7 +77,7 @@ def train(
                 stack.enter_context(run_folder(folder, resume, overwrite, patience))
         display = Display(folder / LOG if fabric.is_global_zero else None)
         try:
-            _train(recipe, folder, source, fabric, display, resume)
+            _train(recipe, folder, source, fabric, display, resume, deadline)
             return Run(folder)
         except KeyboardInterrupt:
             display.close()
@@ -85,7 +88,15 @@ def train(
             display.close()
 
 
-def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, display: Display, resume: bool) -> None:
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    source: AnyTable,
+    fabric: Fabric,
+    display: Display,
+    resume: bool,
+    deadline: float | None,
+) -> None:
     split_file = folder / SPLITS if fabric.is_global_zero and not resume else None
     train_table, held_out = open_tables(
         recipe, display, source=source, split_file=split_file, run=folder if resume else None
@@ -124,6 +135,10 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
     model = with_best_weights(model, trainer, frozen)
     # A loss that remembers images, or changes over the epochs, would begin anew.
     splits = splits_to_refit(recipe.data, source) if recipe.refit and trainer.loss.is_steady else None
+    if splits and deadline is not None and _refit_ends(long_enough, trainer, train_table, held_out) > deadline:
+        display.say("no time is left to learn from the validation images, too")
+        splits = None
+        save_recipe(recipe.model_copy(update={"refit": 0.0}), folder / RECIPE)  # what was trained, also for --resume
     outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
     skipped = {(bad.row, bad.path) for bad in gathered(fabric, batches.bad_images)}
     if skipped:
@@ -146,6 +161,12 @@ def _train(recipe: Recipe, folder: Path, source: AnyTable, fabric: Fabric, displ
         model.save(folder / MODEL)
         display.say(f"saved {folder / MODEL}")
     fabric.barrier()
+
+
+def _refit_ends(recipe: Recipe, trainer: Trainer, *tables: AnyTable | None) -> float:
+    """When it would, at the speed of the last epoch."""
+    images = recipe.refitting("").epochs * sum(len(table) for table in tables if table is not None)
+    return time.monotonic() + images / float(trainer.progress.history[-1]["images_per_second"])
 
 
 def trained_part(model: LabelModel, recipe: Recipe, fabric: Fabric) -> nn.Module:

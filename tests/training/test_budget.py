@@ -1,0 +1,205 @@
+"""`lw.train(minutes=…)`: a plan is a pure function of data and speeds, so its promises are properties; then real
+trainings."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import labelwise as lw
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.manifests import write_manifest
+from labelwise.data.sources import open_data
+from labelwise.training.budget import HEADS, SIZES, Plan, Speeds, Work, choose, expected_left
+from labelwise.training.display import Display
+from labelwise.training.recipe import load_recipe, run_recipe
+from labelwise.training.tables import open_tables
+
+TINY: dict[str, Any] = {
+    "backbone": "test_resnet",
+    "weights": "none",
+    "size": 32,
+    "batch_size": 8,
+    "head.dim": 16,
+    "epochs": 2,
+}
+
+_PER_IMAGE = st.floats(1e-5, 2.0)
+_WORK = st.builds(
+    lambda images, share, refits, changes: Work(images, max(1, round(share * images)), refits, changes),
+    st.integers(2, 200_000),
+    st.floats(0.5, 0.95),
+    st.booleans(),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "model.size": st.sampled_from([160, 224, 320]),
+            "model.head": st.sampled_from(["gap", "hsq", "q2l"]),
+            "epochs": st.integers(1, 30),
+            "data.max_images": st.integers(2, 3000),
+        },
+    ),
+)
+_SPEEDS = st.builds(
+    lambda start, features, step: Speeds(start, dict.fromkeys((*SIZES, 160, 320), features), _Same(step)),
+    st.floats(0, 60),
+    _PER_IMAGE,
+    _PER_IMAGE,
+)
+
+
+class _Same(dict[tuple[str, int], float]):
+    """The same speed for every head and size."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __missing__(self, key: tuple[str, int]) -> float:
+        return self.seconds
+
+
+@settings(deadline=None, max_examples=40)
+@given(_WORK, _SPEEDS, st.floats(0.01, 1000), st.floats(0, 60))
+def test_a_plan_fits_and_keeps_what_is_named(work: Work, speeds: Speeds, minutes: float, spent: float) -> None:
+    try:
+        choice = choose(work, speeds, minutes, spent)
+    except LabelwiseError as error:  # what it asks for is enough, and no less was
+        minutes = float(str(error.options["minutes"]))
+        choice = choose(work, speeds, minutes, spent)
+    assert choice.minutes <= minutes
+    assert spent + work.seconds(choice.plan, speeds) <= 60 * minutes
+    assert choice.plan.images <= work.images
+    recipe, given_ = choice.recipe, work.changes
+    assert (recipe.model.head, recipe.model.size) == (choice.plan.head, choice.plan.size)
+    for key, found in (("model.size", recipe.model.size), ("model.head", recipe.model.head), ("epochs", recipe.epochs)):
+        assert given_.get(key, found) == found
+    assert min(recipe.data.max_images or work.images, work.images) == choice.plan.images
+    assert choice.plan.images <= given_.get("data.max_images", work.images)
+    # The recipe trains as long as was counted.
+    training = max(1, round(choice.plan.images * work.training / work.images))
+    assert recipe.with_enough_epochs(max(1, training // recipe.batch_size)).epochs == work.epochs(choice.plan)
+
+
+@settings(deadline=None, max_examples=25)
+@given(_WORK, _SPEEDS, st.floats(0.1, 100), st.floats(1, 10))
+def test_more_time_and_a_faster_machine_are_never_worse(
+    work: Work, speeds: Speeds, minutes: float, more: float
+) -> None:
+    try:
+        expected = expected_left(choose(work, speeds, minutes).plan)
+    except LabelwiseError:
+        return
+    assert expected_left(choose(work, speeds, more * minutes).plan) <= expected
+    faster = Speeds(speeds.start, {size: one / more for size, one in speeds.features.items()}, speeds.step)
+    assert expected_left(choose(work, faster, minutes).plan) <= expected
+
+
+def test_it_takes_all_images_at_the_best_size_if_there_is_time_and_a_sample_if_there_is_not() -> None:
+    work = Work(5011, 4008, True)
+    speeds = Speeds(5, {224: 0.01, 256: 0.013, 288: 0.017}, {(head, size): 0.004 for head in HEADS for size in SIZES})
+    assert choose(work, speeds, 60).plan == Plan("hsq", 288, 1.0, 5011)
+    assert "More time would hardly improve it" in str(choose(work, speeds, 60))
+    short = choose(work, speeds, 1)
+    assert short.plan.images < 5011
+    assert f"{short.plan.images:,} of 5,011 images" in str(short)
+    assert "minutes would buy" in str(short)
+    with pytest.raises(LabelwiseError, match="too few for the 5,011 images on this machine"):
+        choose(work, speeds, 0.05)
+
+
+def test_the_counts_are_those_of_the_training(sample: Path, tmp_path: Path) -> None:
+    """They are counted without splitting: that would read every file."""
+    table = open_data(sample)
+    unsplit, unvalidated = tmp_path / "unsplit.csv", tmp_path / "unvalidated.csv"
+    write_manifest(table.with_splits([""] * len(table)), unsplit)
+    write_manifest(table.with_splits(["test" if n % 5 == 0 else "train" for n in range(len(table))]), unvalidated)
+    for data in (sample, unsplit, unvalidated):
+        changes = {"data.source": str(data)}
+        train, held_out = open_tables(load_recipe(None, changes), Display(None))
+        work = Work.of(open_data(data), changes)
+        assert held_out is not None
+        assert abs(work.training - len(train)) <= 1
+        assert abs(work.images - len(train) - len(held_out)) <= 1
+        assert work.refits
+
+
+def test_a_sample_is_the_same_again_and_leaves_the_test_images_alone(sample: Path) -> None:
+    recipe = load_recipe(None, {"data.source": str(sample), "data.max_images": 30})
+    train, held_out = open_tables(recipe, Display(None))
+    assert held_out is not None
+    assert len(train) + len(held_out) == 30
+    again, none = open_tables(recipe.refitting("train+val"), Display(None))
+    assert none is None
+    assert {*again.images} == {*train.images, *held_out.images}
+    whole = open_data(sample)
+    assert not {*again.images} & {*whole.select("test").images}
+    # Each label keeps its share, to an image.
+    expected = whole.select("train+val").positives_per_label() * 30 / len(whole.select("train+val"))
+    assert (abs(again.positives_per_label() - expected) <= 3).all()
+
+
+def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
+    run = lw.train(sample, out=tmp_path / "run", minutes=1, **TINY)
+    assert time.monotonic() - started < 60
+    assert "1 minutes: " in capsys.readouterr().err
+    assert run.recipe is not None
+    assert run.recipe.description.startswith("Planned for 1 minutes: ")
+    assert (run.recipe.model.size, run.recipe.model.backbone) == (32, "test_resnet")
+    again = lw.train(recipe=tmp_path / "run" / "recipe.yaml", out=tmp_path / "again")
+    assert again.history[-1]["loss"] == run.history[-1]["loss"]
+    with pytest.raises(LabelwiseError, match="already holds a run"):
+        lw.train(sample, out=tmp_path / "run", minutes=1, **TINY)
+
+
+def test_the_same_command_continues_its_unfinished_run_with_its_plan(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labelwise.training.loop import Trainer
+
+    def interrupted(self: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "best_weights", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
+    plan = run_recipe(tmp_path / "run")
+    monkeypatch.setattr("labelwise.training.speeds.measure_speeds", lambda *args: pytest.fail("it has a plan"))
+    run = lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
+    assert run.recipe == plan
+
+
+def test_a_late_training_leaves_out_the_refit_and_says_so(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labelwise.training.train._refit_ends", lambda *args: float("inf"))
+    run = lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
+    assert run.recipe is not None
+    assert run.recipe.refit == 0
+    assert not run.refitted
+    assert "no time is left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"minutes": 0}, "a number above 0"),
+        ({"minutes": float("nan")}, "a number above 0"),
+        ({"minutes": 5, "recipe": "recipes/own-photos.yaml"}, "leave out the minutes"),
+        ({"minutes": 5, "freeze": "none"}, "frozen backbone"),
+        ({"minutes": 5, "runner": "ray"}, "one process"),
+        ({"minutes": 5, "resume": True}, "a resumed run"),
+    ],
+)
+def test_what_cannot_be_planned_is_told_at_once(settings_: dict[str, Any], message: str, tmp_path: Path) -> None:
+    data = None if "resume" in settings_ else "photos.csv"
+    with pytest.raises(LabelwiseError, match=message):
+        lw.train(data, out=tmp_path / "run", **settings_)
