@@ -120,7 +120,15 @@ def test_data_without_splits_gets_those_of_the_run(
     ("arguments", "message"),
     [
         (["nowhere/at/all", "--data", "photos/labels.csv"], "no model 'nowhere/at/all'"),
-        (["run", "--data", "photos/labels.csv", "--split", "tst"], "did you mean 'test'?"),
+        (
+            ["run", "--data", "photos/labels.csv", "--split", "tst"],
+            "unknown split 'tst'; did you mean 'test'? (train, val, test) (--split test)",
+        ),
+        (["run", "--data", "photos/kite.csv", "--split", "v"], "unknown split 'v'; choose one of test (--split test)"),
+        (
+            ["run", "--data", "photos/labels.csv", "--fit-temperature", "--fit-on", "vla"],
+            "did you mean 'val'? (train, val, test) (--fit-on val)",
+        ),
         (["run", "--data", "photos/broken.csv"], "broken.jpg' cannot be decoded"),
         (["run", "--data", "photos/labels.csv", "--scales", "big"], "--scales 'big': write numbers"),
         (["run", "--data", "photos/labels.csv", "--scales", "1,1.2"], "both give 64 pixels"),

@@ -116,7 +116,7 @@ def evaluate(
         ignore_extra_labels = True
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
-    table, fit_table = whole.part(split), whole.part(fit_on or split)
+    table, fit_table = whole.part(split), whole.part(fit_on or split, "fit_on")
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
