@@ -91,7 +91,7 @@ def test_what_is_fitted_on_val_is_saved_in_the_model_and_used_from_then_on(
     assert sorted(path.name for path in (here / "run").iterdir()) == ["model"]
 
     later, said = of("later.json", "--cache")  # nothing fitted; features from the cache, stored with half precision
-    assert said.count("warning") == 0
+    assert said.count("warning") == said.count("labels are predicted per image") == 1  # of a random model
     assert [row["predicted"] for row in later["per_label"]] == [row["predicted"] for row in fitted["per_label"]]
     assert later["mAP"] == pytest.approx(fitted["mAP"], abs=1)
 

@@ -232,7 +232,24 @@ CASES: dict[str, Given] = {
     "tags in several columns": Given(
         "image,tag 1,tag 2,tag 3\n1.jpg,cat,dog,\n2.jpg,dog,,\n3.jpg,cat,,\n4.jpg,dog,,\n",
         "1.jpg 2.jpg 3.jpg 4.jpg",
-        r"which one lists them: 'tag 1' \(cat\), 'tag 2' \(dog\); name it .*, or join them in one column$",
+        {"1.jpg": "cat dog", "2.jpg": "dog", "3.jpg": "cat", "4.jpg": "dog"},
+        "labels from columns 'tag 1', 'tag 2', 'tag 3'",
+    ),
+    "numbered columns that share names": Given(
+        "image,width,was_1,was_2\n1.jpg,640,hot dog,cat\n2.jpg,640,cat,\n3.jpg,480,cup,hot dog\n",
+        "1.jpg 2.jpg 3.jpg",
+        {"1.jpg": "cat+hot dog", "2.jpg": "cat", "3.jpg": "cup+hot dog"},
+        "labels from columns 'was_1', 'was_2'",
+    ),
+    "numbered columns that need not be labels": Given(
+        "image,lens 1,lens 2,owner\n1.jpg,wide,tele,me\n2.jpg,tele,,you\n3.jpg,wide,,me\n4.jpg,wide,,me\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'lens 1' \(wide\), 'lens 2' \(tele\), 'owner' \(me\)",
+    ),
+    "numbered columns of labels": Given(
+        "image,tag 1,tag 2\n1.jpg,1,0\n2.jpg,1,1\n",
+        "1.jpg 2.jpg",
+        {"1.jpg": "tag 1", "2.jpg": "tag 1+tag 2"},
     ),
     "scores": Given(
         "image,cat,dog\n1.jpg,0.9,0.1\n", "1.jpg", r"row 2: column 'cat' holds '0.9', but a column per label holds 1"

@@ -194,6 +194,8 @@ def evaluate(
             both = counted(shared, "image is", "images are")
             warn(f"{both} both fitted and measured on: these numbers are optimistic; fit on another split")
     evaluation = replace(measure(config, table, logits, **known), **about)
+    if evaluation.too_many_labels:
+        warn(evaluation.too_many_labels)
     if target is not None:
         assert isinstance(network, LabelModel)
         network.config = config
