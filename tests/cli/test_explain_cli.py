@@ -62,3 +62,8 @@ def test_a_head_without_experts_says_so_and_a_picture_needs_a_file(folder: Path)
         explain(str(folder / "demo" / "gap"), experts=True, data=data)
     with pytest.raises(LabelwiseError, match="say where to draw"):
         explain(str(folder / "demo" / "hsq"), str(folder / "demo" / "sample" / "images" / "00000.jpg"))
+
+
+def test_the_bundled_tagger_knows_a_sofa_as_couch(folder: Path) -> None:
+    with pytest.raises(LabelwiseError, match=r"unknown label 'sofa'; did you mean 'couch'\?"):
+        explain(str(folder / "demo" / "sample" / "images" / "00000.jpg"), labels="sofa", out=folder / "sofa.png")

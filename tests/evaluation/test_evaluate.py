@@ -96,6 +96,19 @@ def test_intervals_are_percentages_around_the_numbers(
     assert confidence["mAP"][0] < confidence["mAP"][1] < 100
 
 
+def test_twice_as_many_labels_as_there_are_is_told(hsq: LabelModel, sample: LabelTable) -> None:
+    present = sample.targets()[:, :6]
+    logits = np.full((50, 13), -5, np.float32)
+    logits[:, :6] = np.where(present == 1, 5, -5)
+    logits[:, 6:] = 5  # seven labels too many
+    said = evaluate(hsq, sample, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=0).too_many_labels
+    truth = sample.targets().sum() / 50
+    assert f"{7 + present.sum() / 50:.1f} labels are predicted per image, but {truth:.1f} are there" in said
+    assert "more epochs" in said
+    right = TableLogits(np.where(sample.targets() == 1, 5, -5).astype(np.float32), np.arange(50), ())
+    assert evaluate(hsq, sample, predictions=right, bootstrap=0).too_many_labels == ""
+
+
 def test_a_temperature_moves_ece_but_no_ranking_and_no_decision(
     hsq: LabelModel, sample: LabelTable, predictions: TableLogits
 ) -> None:

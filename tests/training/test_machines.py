@@ -25,7 +25,7 @@ SETTINGS = [
 ]
 
 
-BOTH_TRAIN = r"2 processes\n.*epoch +\d"
+BOTH_TRAIN = r"2 processes\n.*\n.*epoch +\d"
 # On a busy machine one host may come so late that the other one begins alone: that one waits before it trains.
 WHEN_BOTH_ARE_THERE = """
 import os, runpy, sys, time

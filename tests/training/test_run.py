@@ -36,6 +36,9 @@ def test_a_run_leaves_everything_behind_and_repeats_to_the_bit(freeze: str, samp
     assert {"model", "recipe.yaml", "metrics.jsonl", "checkpoints", "log.txt"} <= {p.name for p in run.iterdir()}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2]
+    log = (run / "log.txt").read_text()
+    assert "2 epochs of " in log
+    assert log.count(" left\n") == 1  # after the first epoch
     assert all({"loss", "mAP", "CF1", "OF1", "lr", "images_per_second"} <= set(row) for row in rows)
     assert load_recipe(run / "recipe.yaml", {}) == wanted
     loaded = lw.load_model(run)

@@ -11,7 +11,8 @@ import numpy as np
 
 from labelwise.analysis.measured import MeasuredRun
 from labelwise.core.arrays import Doubles, Scores, Targets
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.labels import unknown_label
 from labelwise.evaluation import Difference, benjamini_hochberg, paired_difference
 from labelwise.evaluation.bootstrap import Draws
 
@@ -154,7 +155,7 @@ def named_pairs(pairs: Sequence[str], labels: Sequence[str]) -> list[tuple[int, 
             raise LabelwiseError(f"pair {pair!r}: name two labels with a comma between them, as in cow,horse")
         for name in names:
             if name not in labels:
-                raise unknown_name("label", name, labels)
+                raise unknown_label(name, labels)
         found.append((labels.index(names[0]), labels.index(names[1])))
     return found
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError
+from labelwise.data.labels import unknown_label
 from labelwise.heads import list_heads, preset
 from labelwise.loading.augment import eval_transform
 from labelwise.model.model import LabelModel
@@ -107,7 +108,7 @@ def maps_of(
     is of `Tagger.known_labels`, [N]."""
     for label in labels:
         if label not in model.labels:
-            raise unknown_name("label", label, model.labels)
+            raise unknown_label(label, model.labels)
     seen = eval_transform(model.config.preprocessing)(image)[None].to(next(model.parameters()).device)
     numbers = torch.tensor([[model.labels.index(label) for label in labels]], device=seen.device)
     told = None if known is None else torch.from_numpy(known)[None].to(seen)

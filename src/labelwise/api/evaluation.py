@@ -116,7 +116,7 @@ def evaluate(
         ignore_extra_labels = True
     whole = open_any_table(_data(data, model), model, **reader)
     split = whole.chosen_split(split)
-    table, fit_table = whole.part(split), whole.part(fit_on or split)
+    table, fit_table = whole.part(split), whole.part(fit_on or split, "fit_on")
     if known_labels is not None and not _unseen(unseen, model, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
@@ -194,6 +194,8 @@ def evaluate(
             both = counted(shared, "image is", "images are")
             warn(f"{both} both fitted and measured on: these numbers are optimistic; fit on another split")
     evaluation = replace(measure(config, table, logits, **known), **about)
+    if evaluation.too_many_labels:
+        warn(evaluation.too_many_labels)
     if target is not None:
         assert isinstance(network, LabelModel)
         network.config = config

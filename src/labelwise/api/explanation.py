@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from labelwise.api.inputs import check_reader_options, model_path, open_model, open_table, require, require_choice
 from labelwise.api.prediction import check_paths, open_tagger
-from labelwise.core.errors import LabelwiseError, torch_needed, unknown_name
+from labelwise.core.errors import LabelwiseError, torch_needed
 from labelwise.data.images import OnBadImage
+from labelwise.data.labels import unknown_label
 from labelwise.engines.load import require_network
 from labelwise.reports.explanation import check_can_draw_maps, save_explanation
 from labelwise.reports.overlay import data_uri, overlay
@@ -121,7 +122,7 @@ def explain(
     tagger = open_tagger(model)
     for label in labels or ():
         if label not in tagger.labels:
-            raise unknown_name("label", label, tagger.labels)
+            raise unknown_label(label, tagger.labels)
     told = tagger.known_labels(known)
     predictions = tagger.predict(image, known=known)
     if len(predictions) != 1:

@@ -90,8 +90,12 @@ def _as_flag(name: str, value: object, setting: bool = False) -> str:
     return flag if value is True else f"{flag} {text}"
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") -> LabelwiseError:
-    """An error for a misspelt name: proposes the nearest valid one and lists them all. `where` it was looked for.
+def unknown_name(
+    kind: str, name: str, valid: Iterable[str], where: str = "", *, meant: str | None = None, option: str | None = None
+) -> LabelwiseError:
+    """An error for a misspelt name: proposes the one that was `meant`, else the nearest, and lists them all.
+
+    `where` it was looked for; the `option` that takes it is shown with the proposed name, else the last one.
 
     >>> str(unknown_name("head", "hsqq", ["gap", "hsq"]))
     "unknown head 'hsqq'; did you mean 'hsq'? (gap, hsq)"
@@ -99,10 +103,11 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], where: str = "") ->
     "photos.csv: unknown split 'tets'; did you mean 'test'? (train, test)"
     """
     choices = list(valid)
-    near = get_close_matches(name, choices[:_COMPARED], n=1)
+    near = meant or next(iter(get_close_matches(name, choices[:_COMPARED], n=1)), None)
     listed = shortened(choices, _LISTED)
-    guess = f"did you mean {near[0]!r}? ({listed})" if near else f"choose one of {listed}"
-    return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}")
+    guess = f"choose one of {listed}" if near is None else f"did you mean {near!r}? ({listed})"
+    fix = {option: near or choices[-1]} if option is not None else None
+    return LabelwiseError(f"{where}{': ' if where else ''}unknown {kind} {name!r}; {guess}", options=fix)
 
 
 def one_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What every function with an argument `progress` takes: whether to show it, or a function that is told what is being
 # done, how much of it is done, and how much there is (None: not known yet).
 ShowProgress = bool | Callable[[str, int, int | None], None]
-Unit = Literal["images", "files", "bytes", "runs"]
+Unit = Literal["images", "files", "bytes", "runs", "steps"]
 
 PLAIN_SECONDS = 10.0  # between plain lines
 _Item = TypeVar("_Item")
@@ -53,6 +53,13 @@ class Counter:
         """How much is done in a second."""
         return (self.done - self._first) / max(time.monotonic() - self._start, 1e-9)
 
+    @property
+    def left(self) -> str:
+        """The time that the rest takes, such as "0:01:20 left"; "" if that cannot be known."""
+        if not self.rate or self.total is None:
+            return ""
+        return f"{timedelta(seconds=round((self.total - self.done) / self.rate))} left"
+
     def __str__(self) -> str:
         """
         >>> print(Counter("Reading", 3000, 1200, "images", print), Counter("Fetching", None, 5_000_000, "bytes", print))
@@ -75,10 +82,7 @@ class _PlainLines:
         if now - self._last < PLAIN_SECONDS:
             return
         self._last = now
-        left = ""
-        if count.rate and count.total is not None:
-            left = f", {timedelta(seconds=round((count.total - count.done) / count.rate))} left"
-        say(f"{count.description}: {count}{left}", stderr=True)
+        say(f"{count.description}: {', '.join(filter(None, [str(count), count.left]))}", stderr=True)
 
 
 @contextmanager

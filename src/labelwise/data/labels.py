@@ -123,6 +123,16 @@ def _coco_key(name: str) -> str:
     return _COCO_NAMES.get(key, key)
 
 
+def unknown_label(name: str, labels: Sequence[str]) -> LabelwiseError:
+    """An error for a label that is not there, which proposes another spelling or COCO's and VOC's other name for it.
+
+    >>> str(unknown_label("sofa", ["chair", "couch"]))
+    "unknown label 'sofa'; did you mean 'couch'? (chair, couch)"
+    """
+    same = (label for label in labels if _coco_key(label) == _coco_key(name))
+    return unknown_name("label", name, labels, meant=next(same, None))
+
+
 def label_variants(table: LabelTable) -> list[list[str]]:
     """Groups of labels that are probably one, the most frequent name first."""
     groups: dict[str, list[int]] = {}

@@ -76,8 +76,9 @@ class SplitTable:
         usual = tuple(name for name in SPLITS if name in names)
         return usual + tuple(name for name in names if name not in usual)
 
-    def wanted_splits(self, split: str) -> list[str]:
-        """The splits that a name means: `train`, `train+val`, `trainval`; an error if there is no such split."""
+    def wanted_splits(self, split: str, option: str | None = None) -> list[str]:
+        """The splits that a name means: `train`, `train+val`, `trainval`; an error if there is no such split, which
+        names the `option` that chooses another."""
         if split not in self.split_names and split.lower() == "trainval":
             split = "train+val"
         names = canonical_split(split).split("+")
@@ -87,12 +88,15 @@ class SplitTable:
                     f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
                 )
             if name not in self.split_names:
-                raise unknown_name("split", name, filter(None, self.split_names), self.source)
+                raise unknown_name("split", name, filter(None, self.split_names), self.source, option=option)
         return names
 
-    def part(self, split: str) -> Self:
-        """As `select`; `all` is every image, unless a split is called so."""
-        return self if split == "all" and "all" not in self.split_names else self.select(split)
+    def part(self, split: str, option: str = "split") -> Self:
+        """As `select`; `all` is every image, unless a split is called so. The `option` is named in errors."""
+        if split == "all" and "all" not in self.split_names:
+            return self
+        self.wanted_splits(split, option)
+        return self.select(split)
 
     def chosen_split(self, split: str | None) -> str:
         """The split to measure on: the given one, else `test`, else `all`, which is told."""

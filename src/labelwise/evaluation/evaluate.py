@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95  # of the confidence intervals
 _PUBLISHED = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")  # what tables in papers print
+_TOO_MANY = 2  # times as many labels predicted as there are
 _TOP_K = {"multi-label": (3,), "single-label": (1, 3, 5)}
 
 
@@ -112,6 +113,18 @@ class Evaluation(MeasuredModel):
     draws: Draws | None = None
     fitted: dict[str, Any] | None = None
     conventions: dict[str, MultiLabelScores] = field(default_factory=dict)
+
+    @property
+    def too_many_labels(self) -> str:
+        """A warning if far more labels are predicted than there are, as after too few epochs; "" otherwise."""
+        tally, images = self.scores.tally, max(1, self.scores.images)
+        predicted, present = tally.by_threshold.predicted.sum() / images, tally.positives.sum() / images
+        if self.config.task == "single-label" or predicted < _TOO_MANY * present or not present:
+            return ""
+        return (
+            f"{predicted:.1f} labels are predicted per image, but {present:.1f} are there: train for more epochs, or "
+            "fit the thresholds on validation images"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON; metrics, intervals and ECE as percentages."""

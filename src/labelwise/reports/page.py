@@ -252,6 +252,8 @@ def _warnings(runs: Sequence[MeasuredRun], seen: Mapping[str, int | None]) -> li
     for run in runs:
         if seen[run.name]:
             said.append(f"{run.name} was trained on {seen[run.name]:,} of these images: its numbers are optimistic.")
+        if run.evaluation.too_many_labels:
+            said.append(f"{run.name}: {run.evaluation.too_many_labels}.")
         left_out = len(run.run.config.labels) - len(run.labels)
         if left_out:
             said.append(f"left out: {counted(left_out, 'label')} of {run.name} that not all runs have.")

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 
 from labelwise.core.arrays import Doubles, Floats, Ints
 from labelwise.core.config import Config
-from labelwise.core.errors import LabelwiseError, counted, unknown_name
+from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.tables import to_frame
 from labelwise.core.terminal import visible
 from labelwise.data.decode import FoundImage, decode, is_url
@@ -275,7 +275,9 @@ class Prediction:
         """
         labels = self._config.labels
         if label not in labels:
-            raise unknown_name("label", label, labels)
+            from labelwise.data.labels import unknown_label  # tables take time to load
+
+            raise unknown_label(label, labels)
         maps, label_query = self._maps
         chosen: Floats = maps[label_query[labels.index(label)]]
         return chosen

@@ -113,7 +113,9 @@ class Tagger:
         row = np.full(len(self.labels), -1, np.float32)
         for label, present in known.items():
             if label not in self.labels:
-                raise unknown_name("label", label, self.labels)
+                from labelwise.data.labels import unknown_label  # tables take time to load
+
+                raise unknown_label(label, self.labels)
             row[self.labels.index(label)] = bool(present)
         return row
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.core.arrays import Doubles, Floats
-from labelwise.core.errors import LabelwiseError, unknown_name
+from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
+from labelwise.data.labels import unknown_label
 from labelwise.engines.load import full_config, load, require_network
 from labelwise.runtime.exported import ATTENTION, EXPORTS, GATES, ExportedModel
 from labelwise.runtime.folder import CONFIG, PYTORCH, WEIGHTS, find_folder
@@ -172,7 +173,7 @@ def _shown(prediction: Prediction, wanted: list[str] | None) -> list[str]:
         return (prediction.labels or list(prediction.all_scores)[:1])[:MOST_MAPS]
     unknown = next((label for label in wanted if label not in prediction.all_scores), None)
     if unknown is not None:
-        raise unknown_name("label", unknown, list(prediction.all_scores)[:50])
+        raise unknown_label(unknown, list(prediction.all_scores))
     return wanted
 
 

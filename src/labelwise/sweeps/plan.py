@@ -178,7 +178,7 @@ def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) ->
                 write_manifest(split(table, DEFAULT_FRACTIONS, seed=0), out / SPLITS)
             return out / SPLITS
         if test_split is not None:
-            table.select(test_split)  # raises, and lists the splits there are
+            table.wanted_splits(test_split, "test_split")  # raises, and lists the splits there are
     return None
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from labelwise.core.errors import counted
 from labelwise.core.files import atomic_write
-from labelwise.core.progress import is_live
+from labelwise.core.progress import Counter, is_live
 from labelwise.core.terminal import open_console
 
 _SECONDS_BETWEEN_LINES = 30  # where there is no terminal
@@ -26,6 +27,7 @@ class Display:
         self.log = log
         self._said = time.monotonic()
         self._epoch = ""
+        self._steps: Counter | None = None
         self._live: Progress | None = None
         self._task: Any = None
         self._score = ""
@@ -47,6 +49,10 @@ class Display:
     def start_epoch(self, epoch: int, epochs: int, steps: int, first: int) -> None:
         self._epoch = f"epoch {epoch + 1} of {epochs}"
         self._told_epochs = range(epochs, 0, -max(1, epochs // _LINES))
+        done = epoch * steps + first
+        if self._steps is None:
+            self._steps = Counter("", epochs * steps, done, "steps", lambda _: None)
+            self.say(f"{counted(epochs, 'epoch')} of {counted(steps, 'step')}")
         if not is_live(self.console):
             return
         if self._live is None:
@@ -63,15 +69,16 @@ class Display:
             )
             self._live.start()
             self._task = self._live.add_task("", total=epochs * steps, loss="-", score="", speed="-", note="", epoch="")
-        done = epoch * steps + first
         self._live.update(self._task, completed=done, epoch=f"{epoch + 1}/{epochs}", note="")
 
     def step(self, loss: float, images_per_second: float) -> None:
         speed = f"{images_per_second:.0f}"
+        assert self._steps is not None
+        self._steps()
         if self._live is not None:
             self._live.update(self._task, advance=1, loss=f"{loss:.4f}", score=self._score, speed=speed)
         elif time.monotonic() - self._said > _SECONDS_BETWEEN_LINES:
-            self.say(f"{self._epoch}  loss {loss:.4f}  {speed} images/s")
+            self.say(f"{self._epoch}  loss {loss:.4f}  {speed} images/s  {self._steps.left}")
 
     def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
         name, score = ("top-1", row["accuracy_top1"]) if "accuracy_top1" in row else ("mAP", row.get("mAP"))
@@ -83,9 +90,11 @@ class Display:
         self.say(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s"
             + (f"  {best}" if self._score else "")
+            + (f"  {self._steps.left}" if self._steps is not None and row["epoch"] < self._told_epochs[0] else "")
         )
 
     def close(self) -> None:
+        self._steps = None
         if self._live is not None:
             self._live.stop()
             self._live = None

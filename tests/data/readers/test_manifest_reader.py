@@ -66,10 +66,15 @@ def test_the_same_table_from_many_spellings(write: Write, name: str, text: str) 
 def test_utf16_and_named_encodings(write: Write) -> None:
     text = "image\tlabels\na.jpg\tcafé|thé\n"
     assert open_data(write(text.encode("utf-16"), "p.tsv")).labels == ("café", "thé")
-    path = write(text.encode("latin-1"), "p.tsv")
-    with pytest.raises(LabelwiseError, match=r"p\.tsv row 2: byte 0xe9 is not UTF-8; .*encoding=latin-1"):
-        open_data(path)
+    path = write(text.encode("cp1252"), "p.tsv")
+    guessed = open_data(path)
+    assert guessed.labels == ("café", "thé")
+    assert any("read as Windows' cp1252" in note for note in guessed.notes)
     assert open_data(f"{path}?encoding=latin-1").labels == ("café", "thé")
+    with pytest.raises(LabelwiseError, match=r"p\.tsv row 2: byte 0xe9 is not UTF-8; .*encoding=latin-1"):
+        open_data(f"{path}?encoding=utf-8")
+    with pytest.raises(LabelwiseError, match=r"row 2: byte 0xe9 is not UTF-8"):  # 0x81 is nothing in cp1252
+        open_data(write(text.encode("cp1252") + b"b.jpg\t\x81\n", "p.tsv"))
 
 
 def test_parquet(write: Write) -> None:

@@ -260,6 +260,28 @@ class _Column(NamedTuple):
         )
 
 
+def numbered_columns(records: Records, others: Sequence[str], usual: Callable[[str], bool]) -> list[str]:
+    """The columns of `tag 1`, `tag 2` and `tag 3`, which list an image's labels together; [] if there are none.
+
+    Their common name is `usual` for labels, or they share names and no other column holds words.
+    """
+    if len(others) > _MOST_COLUMNS:
+        return []
+    groups: dict[str, list[str]] = {}
+    for name in others:
+        if numbered := re.fullmatch(r"(.*[^\W\d_])[\s_-]*\d+", name.strip()):
+            groups.setdefault(numbered[1].lower(), []).append(name)
+    for stem, names in groups.items():
+        filled = [column for name in names if (column := _Column.of(records.values[name])).example]
+        if len(names) < 2 or not filled or any(column.is_label or not column.has_words for column in filled):
+            continue
+        rest = (_Column.of(records.values[name]) for name in others if name not in names)
+        shares = sum(len(column.names) for column in filled) > len(frozenset().union(*(c.names for c in filled)))
+        if usual(stem) or (shares and not any(column.has_words and not column.is_label for column in rest)):
+            return names
+    return []
+
+
 def column_of_names(
     records: Records, others: Sequence[str], plain: Callable[[str], str]
 ) -> tuple[str | None, list[str]]:

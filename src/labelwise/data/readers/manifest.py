@@ -23,6 +23,7 @@ from labelwise.data.readers.cells import (
     column_of_names,
     entries_of_columns,
     entries_of_names,
+    numbered_columns,
     separator_of,
 )
 from labelwise.data.readers.exports import is_export
@@ -59,7 +60,7 @@ class ManifestOptions(ReaderOptions):
         unknown_column: The column that lists labels whose presence is not known.
         separator: Between names in a cell: a character, or space, tab, comma, semicolon, pipe. Default: found.
         delimiter: Between the fields of a CSV: a character, or comma, semicolon, tab. Default: found.
-        encoding: Of the text file.
+        encoding: Of the text file. Default: UTF-8, else Windows' (cp1252) if all of it can be read so, which is told.
         root: What image paths are relative to. Default: the manifest's folder.
         splits: The only split names allowed. Default: train, val, test and folds.
         duplicates: An image on several rows that say different things is an error, or the rows are merged.
@@ -76,7 +77,7 @@ class ManifestOptions(ReaderOptions):
     unknown_column: str | None = None
     separator: str | None = None
     delimiter: str | None = None
-    encoding: str = "utf-8"
+    encoding: str | None = None
     root: str | None = None
     splits: Names | None = None
     duplicates: Literal["error", "merge"] = "error"
@@ -148,8 +149,12 @@ def _labels(
         label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
         if label_column is None:
             known = [name for name in others if name != unknown_column]
-            label_column, no_labels = column_of_names(records, known, plain_column)
-            guess = f"labels from column {label_column!r}" if label_column else ""
+            if several := numbered_columns(records, known, lambda name: plain_column(name) in LABEL_COLUMNS):
+                label_column = guess = f"labels from columns {shortened(list(map(repr, several)))}"
+                records = _with_joined(records, several, label_column)
+            else:
+                label_column, no_labels = column_of_names(records, known, plain_column)
+                guess = f"labels from column {label_column!r}" if label_column else ""
     if label_column is None:
         if options.unknown_column:
             raise LabelwiseError(
@@ -169,6 +174,13 @@ def _labels(
         between = f"labels separated by {_SEPARATOR_NAMES.get(separator, repr(separator))}"
         guess = f"{guess}, {between.removeprefix('labels ')}" if guess else between
     return *entries_of_names(records, label_column, unknown_column, separator, labels), guess
+
+
+def _with_joined(records: Records, columns: Sequence[str], name: str) -> Records:
+    """With one more column, whose cells list what is in those of `columns`."""
+    cells = zip(*([cell for _, cell in records.cells(column)] for column in columns), strict=True)
+    joined = [[cell for cell in row if cell_value(cell) != UNKNOWN] for row in cells]
+    return replace(records, values={**records.values, name: joined})
 
 
 # ---- rows

@@ -7,7 +7,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,17 +63,18 @@ def read_records(
     path: Path,
     kind: str,
     delimiter: str | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     bad_rows: Literal["error", "skip"] = "error",
 ) -> Records:
     """`kind`: csv, tsv, json, jsonl or parquet. `delimiter`: a character, or comma, semicolon, tab; found if not given.
     `bad_rows`: of a CSV with wrong quotes or a wrong number of fields."""
     if kind == "parquet":
-        records = _parquet(path)
-    elif kind == "jsonl":
-        records = _jsonl(path, _text(path, encoding))
+        return _not_empty(_parquet(path))
+    text, read_as = _text(path, encoding)
+    if kind == "jsonl":
+        records = _jsonl(path, text)
     elif kind == "json":
-        content = parse_json(_text(path, encoding), str(path))
+        content = parse_json(text, str(path))
         try:
             found, notes = rows_of_export(content, str(path))
             rows = list(found)
@@ -82,9 +83,13 @@ def read_records(
         records = _of_objects(path, dict(enumerate(rows, 1)), notes)
     else:
         given = delimiter or ("\t" if kind == "tsv" else None)
-        records = _csv(path, _text(path, encoding), _DELIMITERS.get(given, given) if given else None, bad_rows)
+        records = _csv(path, text, _DELIMITERS.get(given, given) if given else None, bad_rows)
+    return _not_empty(replace(records, notes=(*records.notes, *read_as)))
+
+
+def _not_empty(records: Records) -> Records:
     if not records.lines:
-        raise LabelwiseError(f"{path} is empty: it has no row of data")
+        raise LabelwiseError(f"{records.file} is empty: it has no row of data")
     return records
 
 
@@ -99,15 +104,18 @@ def frame_records(frame: pandas.DataFrame) -> Records:
     return Records("DataFrame", dict(zip(names, plain, strict=True)), range(len(frame)))
 
 
-def _text(path: Path, encoding: str) -> str:
-    content = path.read_bytes()
+def _text(path: Path, given: str | None) -> tuple[str, list[str]]:
+    """The content of a text file, and what had to be assumed to read it."""
+    content, encoding = path.read_bytes(), given or "utf-8"
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"  # what Excel calls "Unicode text"
     elif encoding.lower() in ("utf-8", "utf8"):
         encoding = "utf-8-sig"  # drops the byte order mark that Excel writes
     try:
-        return content.decode(encoding)
+        return content.decode(encoding), []
     except UnicodeDecodeError as error:
+        if given is None and (text := _as_windows(content)) is not None:
+            return text, ["not UTF-8, so read as Windows' cp1252 (encoding= names another)"]
         line = content[: error.start].count(b"\n") + 1
         raise LabelwiseError(
             f"{path} row {line}: byte 0x{content[error.start]:02x} is not {encoding.removesuffix('-sig').upper()}; "
@@ -115,6 +123,16 @@ def _text(path: Path, encoding: str) -> str:
         ) from None
     except LookupError:
         raise LabelwiseError(f"unknown encoding {encoding!r}; for example utf-8, latin-1, utf-16") from None
+
+
+def _as_windows(content: bytes) -> str | None:
+    """What Excel on Windows saved as "CSV"; None if some bytes are no text of it."""
+    if re.search(rb"[\x00-\x08\x0e-\x1f]", content):
+        return None
+    try:
+        return content.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
 
 
 # ---- CSV
