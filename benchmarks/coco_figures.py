@@ -19,7 +19,7 @@ RELATED = (("cow", "horse"), ("bicycle", "motorcycle"), ("dining table", "train"
 
 def main() -> None:
     found = runs_by_row("coco-study", NAMES)
-    draw_study(found, "coco-study", to_the_left=("hsq", "q2l", "hsq-linear"))
+    draw_study(found, "coco-study", to_the_left=("hsq", "hsq-baseline", "q2l", "hsq-linear"))
     draw_related(found)
     pairs = DOCS / "results" / "coco-pairs.json"
     if pairs.exists() and (results := json.loads(pairs.read_text(encoding="utf-8")))["heads"]:

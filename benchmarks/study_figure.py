@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NAMES = {  # the heads of the study; its other rows are variations of them
     "hsq": "HSQ",
+    "hsq-baseline": "HSQ without experts",
     "q2l": "Query2Label",
     "hsq-linear": "HSQ-Linear",
     "transformer-decoder": "transformer decoder",
@@ -27,9 +28,9 @@ NAMES = {  # the heads of the study; its other rows are variations of them
     "gap": "GAP (linear probe)",
     "gap-without-pairs": "GAP without pair_mix",
 }
-TO_THE_LEFT = ("hsq", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
+TO_THE_LEFT = ("hsq", "hsq-baseline", "q2l", "hsq-linear", "ml-decoder-k20")  # of their dot, where names have room
 # In points, where dots are close to each other.
-RAISED = {"q2l": 4, "hsq-linear": -5, "ml-decoder-k80": -8, "ml-decoder-k5": -8}
+RAISED = {"q2l": 8, "hsq-baseline": -1, "hsq-linear": -10, "ml-decoder-k80": -8, "ml-decoder-k5": -8}
 
 
 def main() -> None:
