@@ -19,12 +19,12 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
 from labelwise.engines.choose import open_engine
-from labelwise.engines.measure import work_of_others
+from labelwise.engines.measure import in_turns, work_of_others
 from labelwise.evaluation.inference import engine_for, predict_logits
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
-from labelwise.runtime.sessions import Engine, Family, relative_difference
+from labelwise.runtime.sessions import Engine, EngineName, Family, relative_difference
 
 
 @pytest.fixture(autouse=True)
@@ -184,6 +184,15 @@ def test_the_work_of_other_processes_is_noticed() -> None:
     assert others() is None or others() > 0.3 / os.cpu_count()
 
 
+def test_what_is_far_too_slow_is_called_once() -> None:
+    calls: list[str] = []
+    seconds = {"slow": 0.2, "fast": 0.01}
+    runs = {name: lambda name=name: (calls.append(name), time.sleep(seconds[name])) for name in seconds}
+    times = in_turns(runs, seconds=0, rounds=3, hopeless=3.0)
+    assert (calls.count("slow"), calls.count("fast")) == (1, 4)
+    assert times["slow"].best > times["fast"].best
+
+
 def test_an_engine_that_disagrees_is_refused_by_name(model: LabelModel, fake: list[str]) -> None:
     with pytest.raises(LabelwiseError, match=r"openvino gives different outputs .*by"):
         open_engine("openvino", model, size=64)
@@ -275,5 +284,8 @@ def test_auto_goes_on_with_the_store_that_was_begun(
     FeatureCache.build(table, *parts, engine="auto", **options)
     assert asked == []  # complete: nothing is opened
     other = small_model(1)
-    FeatureCache.build(table, other.backbone, model.config.preprocessing, engine="auto", **options)
-    assert asked == ["auto", "torch"]  # nothing there, and too little to measure
+    engines: dict[EngineName, Engine] = {}
+    for part in ([0, 1], [2, 3]):
+        FeatureCache.build(table.select(part), other.backbone, parts[1], engine="auto", engines=engines, **options)
+    assert asked == ["auto"]  # nothing there, and too little to measure; opened once for both tables
+    assert engines.keys() == {"auto", "torch"}

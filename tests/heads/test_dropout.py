@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labelwise.heads.layers import Dropout, dropout
+from labelwise.heads.layers import Dropout, dropout, softmax
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -36,3 +36,9 @@ def test_module() -> None:
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0).train()(x) is x
     assert Dropout(0.5).train()(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_softmax_is_torchs_in_the_precision_of_its_input(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 24, dtype=dtype)
+    torch.testing.assert_close(softmax(x), x.double().softmax(dim=-1).to(dtype))

@@ -43,6 +43,7 @@ WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that
 QUIET = 0.1  # the share of all cores that other processes may use while engines are measured
 DOUBTFUL_SECONDS = 86_400
 _TIMED_RUNS = 3
+_HOPELESS = 3.0  # times as long as the fastest: one call is enough to know
 Say = Callable[[str], None]
 
 
@@ -95,8 +96,10 @@ def open_engine(
     if choice is None or (worth_measuring and _is_doubtful(choice)):
         why = "once" if choice is None else "again: the machine was busy the last time"
         say(f"measuring the installed engines on this model, {why}")
-        choice = _measured(module, place, inputs)
+        choice, fastest = _measured(module, place, inputs)
         _write(file, json.dumps(choice, indent=1) + "\n")
+        say(_reason(choice))
+        return fastest
     say(_reason(choice))
     family: Family = choice["family"]
     return _torch_engine(module) if family == "torch" else _converted(module, family, place, inputs)
@@ -138,28 +141,29 @@ def _torch_engine(module: nn.Module) -> TorchEngine:
     return TorchEngine(_optimized(module))
 
 
-def _measured(module: nn.Module, place: Path, inputs: _Inputs) -> dict[str, Any]:
-    """The fastest family, the images per second of each, and why others were left out."""
+def _measured(module: nn.Module, place: Path, inputs: _Inputs) -> tuple[dict[str, Any], Engine]:
+    """The fastest family, the images per second of each, and why others were left out; and the fastest engine."""
     images = inputs.noise(inputs.batch_size)
-    runs: dict[str, Callable[[], object]] = {}
+    engines: dict[str, Engine] = {}
     left_out: dict[str, str] = {}
     for family in FAMILIES:
         try:
-            engine = _torch_engine(module) if family == "torch" else _converted(module, family, place, inputs)
+            engines[family] = _torch_engine(module) if family == "torch" else _converted(module, family, place, inputs)
         except (LabelwiseError, OSError) as error:  # not installed, not convertible, different outputs, or a full disk
             left_out[family] = str(error)
-            continue
-        runs[family] = partial(engine, images)
     with work_of_others() as others:
-        times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS)
+        runs = {family: partial(engine, images) for family, engine in engines.items()}
+        times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS, hopeless=_HOPELESS)
     speeds = {family: round(1e3 * inputs.batch_size / timing.best, 2) for family, timing in times.items()}
-    return {
-        "family": max(speeds, key=lambda family: speeds[family]),
+    best = max(speeds, key=lambda family: speeds[family])
+    choice = {
+        "family": best,
         "images_per_second": speeds,
         "left_out": left_out,
         "measured": round(time.time()),
         "others": others(),
     }
+    return choice, engines[best]
 
 
 def _reason(choice: dict[str, Any]) -> str:

@@ -27,30 +27,41 @@ class Timing(NamedTuple):
     best: float
 
 
-def in_turns(runs: Mapping[str, Callable[[], object]], *, seconds: float = 2.0, rounds: int = 5) -> dict[str, Timing]:
+def in_turns(
+    runs: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float = 2.0,
+    rounds: int = 5,
+    hopeless: float = float("inf"),
+) -> dict[str, Timing]:
     """Time several functions in turns, so that other load on the machine slows all of them alike.
 
     Args:
         runs: The functions by name. Each is called once to warm up.
         seconds: How long to measure all of them together, at least.
         rounds: How often each is called, at least.
+        hopeless: A function whose first call takes so many times as long as the shortest is not called again.
 
     >>> times = in_turns({"a": lambda: None, "b": lambda: None}, seconds=0, rounds=3)
     >>> list(times), times["a"].best <= times["a"].median
     (['a', 'b'], True)
     """
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
+    first = {name: _milliseconds(run) for name, run in runs.items()}
+    worthwhile = {name: run for name, run in runs.items() if first[name] <= hopeless * min(first.values())}
+    times = {name: [] if name in worthwhile else [first[name]] for name in runs}
     end = time.perf_counter() + seconds
     done = 0
     while done < rounds or time.perf_counter() < end:
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            times[name].append((time.perf_counter() - start) * 1e3)
+        for name, run in worthwhile.items():
+            times[name].append(_milliseconds(run))
         done += 1
     return {name: Timing(statistics.median(some), min(some)) for name, some in times.items()}
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
 
 
 @contextmanager

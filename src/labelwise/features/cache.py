@@ -71,6 +71,7 @@ class FeatureCache:
         on_bad_image: OnBadImage = "error",
         progress: ShowProgress = True,
         engine: EngineName = "torch",
+        engines: dict[EngineName, Engine] | None = None,
     ) -> FeatureCache:
         """Read the maps of all images from the store; compute those that are missing.
 
@@ -89,6 +90,7 @@ class FeatureCache:
             progress: Whether to show it, or a callback.
             engine: What computes the maps. Engines agree closely, but not in the last bits, so each has its own store.
                 "auto" takes the store that has at least half of the maps, else the fastest engine (see `open_engine`).
+            engines: Engines of this backbone that are open; those that are opened here are added, for the next table.
 
         >>> cache = FeatureCache.build(table, model.backbone, preprocessing)  # doctest: +SKIP
         >>> cache.batch(cache.rows[:32]).shape  # doctest: +SKIP
@@ -97,17 +99,22 @@ class FeatureCache:
         variants = (False, True) if flips else (False,)
         images = TableImages(table, preprocessing, on_bad_image, workers)
         builder = MapBuilder(images, backbone, variants, batch_size, progress)
+        open_engines = {} if engines is None else engines
 
         def store_of(family: Family) -> Store:
             about = describe_store(backbone, preprocessing, family)
             return Store(folder or default_folder(), fingerprint(backbone, preprocessing, family), about)
 
         def opened(name: EngineName) -> Engine:
+            if name in open_engines:
+                return open_engines[name]
             with evaluating(backbone):
                 work = len(table) * len(variants)
                 say = (lambda text: terminal.say(f"Features: {text}", stderr=True)) if progress else None
                 batches: dict[str, Any] = {"batch_size": batch_size, "full_batches": True}
-                return open_engine(name, backbone, size=preprocessing.size, images=work, **batches, say=say)
+                found = open_engine(name, backbone, size=preprocessing.size, images=work, **batches, say=say)
+            open_engines[name] = open_engines[found.family] = found
+            return found
 
         if engine == "auto":
             stores = {family: store_of(family) for family in FAMILIES}

@@ -18,7 +18,15 @@ from torch.func import functional_call, vmap
 from labelwise.core.errors import LabelwiseError, unknown_name
 from labelwise.heads.base import Recorder
 from labelwise.heads.config import ExpertsConfig
-from labelwise.heads.layers import PerQueryLinear, QueryMade, QueryMadeLinear, QueryMadeMlp, mlp, per_query_mlp
+from labelwise.heads.layers import (
+    PerQueryLinear,
+    QueryMade,
+    QueryMadeLinear,
+    QueryMadeMlp,
+    mlp,
+    per_query_mlp,
+    softmax,
+)
 
 _SPREAD = 0.1  # the differences between experts that start similar, relative to their size
 
@@ -103,7 +111,7 @@ class HybridSharingLayer(nn.Module):
             outputs.append(self.shared(x_for_shared))
         y = self.activation(_join(outputs))  # [K, B, n_t + n_s, d_o]
         # [K, B, n_t + n_s]
-        weights = y.new_ones(y.shape[:3]) if self.gate is None else _apply(self.gate, x_task, queries).softmax(dim=-1)
+        weights = y.new_ones(y.shape[:3]) if self.gate is None else softmax(_apply(self.gate, x_task, queries))
         if record is not None:
             record.gates.append(weights)
         return _mix(weights, y), self._shared_output(x_shared)

@@ -26,7 +26,13 @@ def dropout(x: Tensor, p: float) -> Tensor:
     # PyTorch draws 64 random bits for every element of a mask; 16 are enough, so one draw serves four.
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = bits.view(torch.int16)[: x.numel()] >= round(p * 2**16) - 2**15
-    return x * kept.to(x.dtype).mul_(1 / (1 - p)).view(x.shape)
+    # As bytes, which PyTorch converts faster than booleans.
+    return x * kept.view(torch.uint8).to(x.dtype).mul_(1 / (1 - p)).view(x.shape)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Over the last dimension. Of 16-bit floats in float32: more exact, and on a CPU faster for rows of 24."""
+    return x.float().softmax(dim=-1).to(x.dtype) if x.element_size() == 2 else x.softmax(dim=-1)
 
 
 class Dropout(nn.Dropout):
@@ -86,7 +92,7 @@ class Attention(nn.Module):
         if record is None and not (drops and q.device.type == "cpu"):
             pooled = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if drops else 0.0)
         else:  # written out if the weights are asked for, or if there is no fused kernel with dropout
-            weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)).softmax(dim=-1)  # [B, heads, K, T]
+            weights = softmax((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2))  # [B, heads, K, T]
             if record is not None:
                 record.attention.append(weights)
             pooled = (dropout(weights, self.dropout) if drops else weights) @ v

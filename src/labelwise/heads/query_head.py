@@ -302,7 +302,7 @@ class Decoder(nn.Module):
     def __init__(self, dim: int, feedforward: int, config: DecoderConfig) -> None:
         super().__init__()
         self.query_role = config.query_role
-        self.dropout = config.dropout
+        self.first_block, self.dropout = config.first_block, config.dropout
         self.layers = nn.ModuleList(
             DecoderLayer(dim, config.attention_heads, feedforward, config.dropout, config.first_block)
             for _ in range(config.decoder_layers)
@@ -314,9 +314,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """queries [K, D], tokens [B, T, D] -> [B, K, D]."""
         # Nothing before the first cross-attention depends on the image, so a batch of one is enough; except for
-        # dropout, which has a mask for every image.
+        # dropout in a first block, which has a mask for every image.
         x = queries[None]
-        if self.training and self.dropout:
+        if self.training and self.dropout and self.first_block != "none":
             x = x.expand(tokens.shape[0], -1, -1)
         query_positions = None
         if self.query_role == "position":

@@ -19,6 +19,7 @@ from labelwise.loading.augment import eval_transform, train_transform
 from labelwise.loading.dataset import ImageDataset
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel, create_model, load_model
+from labelwise.runtime.sessions import Engine, EngineName
 from labelwise.training.batches import Batches, FeatureBatches, ImageBatches, Share
 from labelwise.training.grouping import group_labels
 from labelwise.training.recipe import Recipe
@@ -84,6 +85,8 @@ def image_batches(
 def feature_batches(
     recipe: Recipe, model: LabelModel, train_table: AnyTable, held_out: AnyTable | None, fabric: Fabric
 ) -> Batches:
+    engines: dict[EngineName, Engine] = {}  # opened once for both tables
+
     def cache(table: AnyTable, flips: bool) -> FeatureCache:
         return FeatureCache.build(
             table,
@@ -94,6 +97,7 @@ def feature_batches(
             on_bad_image=recipe.data.on_bad_image,
             progress=fabric.is_global_zero,
             engine="auto",
+            engines=engines,
         )
 
     def compute_share(table: AnyTable, flips: bool) -> None:
