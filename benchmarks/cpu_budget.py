@@ -46,16 +46,14 @@ def points() -> list[dict[str, Any]]:
     def of(data: str, images: int, *rows: tuple[str, int, int | None]) -> list[dict[str, Any]]:
         return [dict(zip(KEYS, (data, images, *row, "backbone"), strict=True)) for row in rows]
 
-    usual = [("hsq", 224, None), ("gap", 224, None), ("gap", 288, None), ("hsq", 288, None)]
+    linear, query = [("gap", 224, None), ("gap", 288, None)], [("hsq", 224, None), ("hsq", 288, None)]
     return [
-        *of("voc", 5011, *usual, ("hsq", 224, 3), ("hsq", 288, 3)),
-        *of("coco", 2000, *usual),
-        *of("other", 2000, *usual, ("hsq", 224, 4)),
-        *of("coco", 5000, *usual[:3], ("hsq", 224, 3)),
-        *of("coco", 21285, usual[1]),
-        *of("coco", 500, *usual),
-        *of("coco", 5000, usual[3]),
-        *of("coco", 21285, usual[0]),
+        *of("voc", 5011, *linear, *query, ("hsq", 224, 3), ("hsq", 288, 3)),
+        *of("coco", 2000, *linear, *query),
+        *of("other", 2000, *linear, *query, ("hsq", 224, 4)),
+        *of("coco", 5000, *linear, *query, ("hsq", 224, 3)),
+        *of("coco", 21285, *linear, *query),
+        *of("coco", 500, *linear, *query),
     ]
 
 
