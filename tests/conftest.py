@@ -23,7 +23,7 @@ from tests import fork_server
 
 collect_ignore = ["fixtures/make_before_rooms.py"]  # runs with the code of then
 collect_ignore_glob = ["*/conftest.py"]  # no doctests there; as modules they all have one name
-LONGEST = ("pages", "page", "presets", "fidelity", "recipes", "processes", "ray", "bundled", "run", "api")
+LONGEST = ("pages", "presets", "page_labels", "page_maps", "fidelity", "recipes", "processes", "ray", "bundled", "run")
 # What a skipped test lacks, by the reason it gives, and the one command that helps.
 ENABLED_BY = {
     "Chromium": "sudo apt-get install chromium",

@@ -215,7 +215,8 @@ def test_inductor_compiles_hsq_and_keeps_its_gradients() -> None:
     head(x).square().sum().backward()
     eager = [p.grad.clone() for p in head.parameters() if p.grad is not None]
     head.zero_grad()
-    torch.compile(head, fullgraph=True)(x).square().sum().backward()
+    # It need not build a program to learn which instructions this processor has.
+    torch.compile(head, fullgraph=True, options={"cpp.vec_isa_ok": True})(x).square().sum().backward()
     for parameter, expected in zip((p for p in head.parameters() if p.grad is not None), eager, strict=True):
         torch.testing.assert_close(parameter.grad, expected, atol=1e-4, rtol=1e-3)
 

@@ -92,8 +92,8 @@ class Inspection:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name or 'no split'} {count}" for name, count in self.splits.items())
-        found = counted(len(self.problems), "problem", "problems") if self.problems else "no problems"
-        size = f"{counted(self.images, 'image', 'images')}, {counted(len(self.labels), 'label', 'labels')}"
+        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        size = f"{counted(self.images, 'image')}, {counted(len(self.labels), 'label')}"
         return f"<Inspection {self.source!r}: {size}; {splits}; {found}>"
 
     def _repr_html_(self) -> str:
@@ -223,7 +223,7 @@ def _problems(report: Inspection) -> Iterator[str]:
         fix = report.missing_fix or "Fetch what is missing, or correct the paths."
         yield f"{found} missing, the first: {missing[0].path}. {fix}"
     if undecodable:
-        found, first = counted(len(undecodable), "image", "images"), undecodable[0]
+        found, first = counted(len(undecodable), "image"), undecodable[0]
         yield (
             f"{found} cannot be decoded, the first: {first.path} ({first.reason}). Replace what is broken, or train "
             "with bad images skipped."

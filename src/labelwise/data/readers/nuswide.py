@@ -102,7 +102,7 @@ def _from_text(path: Path, options: NusWideOptions) -> LabelTable:
             with file.open("rb") as lines:
                 tagged = [np.flatnonzero(_bits(file, line, len(tags))[kept_tags]) for line in lines if line.strip()]
             if len(tagged) != len(names):
-                found = counted(len(tagged), "line", "lines")
+                found = counted(len(tagged), "line")
                 raise LabelwiseError(f"{file} has {found} for the {len(names)} images of {split}Imagelist.txt")
         for of_tags, of_concepts in zip(tagged, truth, strict=True):
             columns = [*of_tags.tolist(), *(np.flatnonzero(of_concepts) + len(seen)).tolist()]
