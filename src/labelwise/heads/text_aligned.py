@@ -136,15 +136,14 @@ class TextAlignedHead(Head):
     def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
         """Known labels keep what was trained for them. New ones start at their words; where each label has its own
         vectors before its name, or a negative text, with the mean of the others'."""
-        config = self.config
-        own = {"negative"} if config.prompts == "dualcoop" else set()
-        own |= {"context", "negative_context"} if config.class_context else {"residuals"}
+        own = {"negative"} if self.config.prompts == "dualcoop" else set()
+        own |= {"context", "negative_context"} if self.config.class_context else {"residuals"}
         state = {name: tensor for name, tensor in self.state_dict().items() if name in own}
         for name, tensor in state.items():
             row = dict(zip(before, tensor, strict=True))
             new = torch.zeros_like(tensor[0]) if name == "residuals" else tensor.mean(dim=0)
             state[name] = torch.stack([row.get(label, new) for label in after])
-        return self._rebuilt(config, len(after), word_vectors, state=state)
+        return self._rebuilt(self.config, len(after), word_vectors, state=state)
 
     def _mixed(self, image: Tensor, patches: Tensor | None) -> Tensor:
         """Logits [B, N] from the similarities of the image [B, N] and of the patches [B, T, N]."""
@@ -177,8 +176,8 @@ class TextAlignedHead(Head):
         """What an image's embedding is multiplied with: [N, d]."""
         if self.texts is not None:
             return self.texts
-        through_tower = self.training and self.config.trains_text
-        words, negative = self._encoded() if through_tower else (self.word_vectors, self.negative)
+        trains = self.training and self.config.trains_text
+        words, negative = self._encoded() if trains else (self.word_vectors, self.negative)
         assert words is not None
         texts = F.normalize(words, dim=1)
         if not self.config.trains_text:
@@ -189,8 +188,7 @@ class TextAlignedHead(Head):
         """The labels' text embeddings [N, d], and the negative ones: [N, d], or [d] for all labels."""
         if self.text_tower is None:
             raise LabelwiseError(
-                "these prompts are trained through a text tower: lw.create_model and lw.train bring it with a backbone "
-                "or words of clip:MODEL/PRETRAINED or clip:FOLDER"
+                "these prompts are trained through a text tower, which lw.create_model and lw.train bring along"
             )
         words = self.text_tower(self.context)
         if self.config.prompts == "coop":
