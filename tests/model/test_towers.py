@@ -15,7 +15,9 @@ from torch.nn import functional as F
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
+from labelwise.words import WordsConfig, open_words
 from labelwise.words.encoders import _encoder
+from labelwise.words.prompts import PromptEncoder
 
 open_clip = pytest.importorskip("open_clip")
 towers = pytest.importorskip("tests.towers")  # needs transformers, too
@@ -90,8 +92,85 @@ def test_patches_are_read_as_if_each_were_alone(name: str, written: dict[str, tu
     torch.testing.assert_close(maps.flatten(2), logits.softmax(dim=1).transpose(1, 2), atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+@torch.no_grad()
+def test_prompts_start_at_the_written_ones_and_are_saved_as_vectors(
+    name: str, written: dict[str, tuple[Path, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"clip:{written[name][0]}"
+    plain, model = (lw.create_model(source, "text-aligned", LABELS, prompts=p).eval() for p in ("residual", "coop"))
+    images = images_of(model)
+    torch.testing.assert_close(model(images), plain(images), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.train()(images), plain(images), atol=1e-5, rtol=1e-5)
+    model.head.context.add_(torch.randn_like(model.head.context) * 0.1)  # as if trained
+    logits = model(images)
+    assert not torch.allclose(logits, plain(images), atol=1e-3)
+    model.save(tmp_path / "model")
+    words = WordsConfig(source=source, templates=("a photo of a {}.",))
+    expected = PromptEncoder(open_words(words), ["sun", "boat", "dog"])(model.head.context)
+    again = lw.load_model(tmp_path / "model")
+    torch.testing.assert_close(again(images), logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again.optimize()(images), logits, atol=1e-4, rtol=1e-3)
+    other = again.with_labels(["sun", "boat", "dog"])  # one of them is new
+    torch.testing.assert_close(other.head.word_vectors, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(other(images)[:, [2, 0]], logits[:, [0, 2]], atol=1e-4, rtol=1e-4)
+    _encoder.cache_clear()
+    monkeypatch.setitem(sys.modules, "open_clip", None)  # new words need the tower, nothing else does
+    again = lw.load_model(tmp_path / "model")
+    torch.testing.assert_close(again.with_labels(["sun"])(images), logits[:, [2]], atol=1e-5, rtol=1e-5)
+    with pytest.raises(LabelwiseError, match="trained through a text tower"):
+        again.train()(images)
+
+
+@torch.no_grad()
+def test_a_negative_text_for_each_label(written: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
+    """DualCoOp: scale * (cos(image, positive) - cos(image, negative)), each label with its own contexts."""
+    folder, theirs = written["clip"]
+    options = {"prompts": "dualcoop", "context": 6, "class_context": True}
+    model = lw.create_model(f"clip:{folder}", "text-aligned", LABELS, **options)
+    head = model.head
+    assert head.context.shape == head.negative_context.shape == (3, 6, 16)
+    images = images_of(model)
+    image = theirs.encode_image(images, normalize=True)
+    sides = [F.normalize(head.text_tower(context), dim=1) for context in (head.context, head.negative_context)]
+    expected = theirs.logit_scale.exp() * image @ (sides[0] - sides[1]).T
+    torch.testing.assert_close(model(images), expected, atol=1e-4, rtol=1e-4)
+    model.save(tmp_path / "model")  # in training mode: what is saved is what the prompts are now
+    again = lw.load_model(tmp_path / "model")
+    torch.testing.assert_close(again(images), expected, atol=1e-4, rtol=1e-4)
+    fewer = again.with_labels(["sun", "dog"])
+    torch.testing.assert_close(fewer(images), expected[:, [2, 0]], atol=1e-4, rtol=1e-4)
+    assert torch.equal(fewer.head.context, head.context[[2, 0]])
+    more = again.with_labels(["sun", "cat"])
+    torch.testing.assert_close(more(images)[:, :1], expected[:, 2:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(more.head.context[1], head.context.mean(dim=0))
+
+
+def test_trained_contexts_find_their_labels(written: dict[str, tuple[Path, Any]]) -> None:
+    """Twelve noisy images of three patterns, towers with random weights, 60 steps."""
+    options = {"prompts": "dualcoop", "context": 4, "class_context": True, "size": 64}
+    model = lw.create_model(f"clip:{written['siglip'][0]}", "text-aligned", LABELS, **options)
+    generator = torch.Generator().manual_seed(2)
+    patterns, targets = torch.randn(3, 3, 64, 64, generator=generator), torch.eye(3).repeat(4, 1)
+    images = patterns.repeat(4, 1, 1, 1) + torch.randn(12, 3, 64, 64, generator=generator) * 0.5
+    maps = model.backbone.eval()(images).detach()
+
+    def score() -> float:
+        return lw.metrics.mean_average_precision(model.head.eval()(maps).detach(), targets)
+
+    before = score()
+    optimizer = torch.optim.Adam([model.head.context, model.head.negative_context], lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(model.head.train()(maps), targets).backward()
+        optimizer.step()
+    assert before < 0.8
+    assert score() > 0.95
+
+
 def test_an_export_with_a_class_token(written: dict[str, tuple[Path, Any]], tmp_path: Path) -> None:
-    model = lw.create_model(f"clip:{written['timm-clip'][0]}", "text-aligned", LABELS, size=64, patch_weight=0.5).eval()
+    options = {"patch_weight": 0.5, "prompts": "dualcoop", "context": 5}  # of which an export has only the texts
+    model = lw.create_model(f"clip:{written['timm-clip'][0]}", "text-aligned", LABELS, size=64, **options).eval()
     exported = lw.export(model, out=tmp_path / "onnx")
     images = torch.randn(3, 3, 64, 64)  # another batch size than it was traced with
     evidence = exported.open().evidence(images.numpy())

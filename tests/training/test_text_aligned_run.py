@@ -8,15 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import labelwise as lw
 from labelwise.cli import main
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.data.sources import open_data
+from labelwise.model.towers import attach_text_tower, text_tower
 
 pytest.importorskip("open_clip")
 towers = pytest.importorskip("tests.towers")
+
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "text-aligned" / "voc-dualcoop.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,38 @@ def test_prompts_are_trained_and_exported(here: Path, tmp_path: Path) -> None:
     assert lw.load(tmp_path / "run", labels=["harbour", "cat"]).labels == ("harbour", "cat")
 
 
+def test_contexts_are_trained_through_the_text_tower(here: Path, tmp_path: Path) -> None:
+    """DualCoOp's recipe on a small tower, with averaged weights and a refit: only prompts and calibration move."""
+    changes = {
+        "data.train": "train",
+        "data.validation": "val",
+        "head.context": 3,
+        "ema": 0.5,
+        "refit": 0.5,
+        "workers": 0,
+    }
+    options = {**changes, "backbone": f"clip:{here / 'tower'}", "epochs": 2}
+    model = lw.train(here / "labels.csv", out=tmp_path / "run", recipe=RECIPE, **options).model()
+    head = model.config.head.model_dump(exclude={"kind"})
+    before = lw.create_model(f"clip:{here / 'tower'}", "text-aligned", model.labels, **head)
+    moved = {n for n, tensor in before.head.state_dict().items() if not tensor.equal(model.head.state_dict()[n])}
+    texts = {"context", "negative_context", "word_vectors", "negative"}
+    assert moved == texts | {"patch_weight", "logit_scale", "logit_bias"}
+    attach_text_tower(model.head, text_tower(model.head.config, model.config.words, model.labels))
+    assert (tmp_path / "run" / "refit").is_dir()
+    saved = model.head.word_vectors
+    model.head.settle()  # what was saved is what the saved contexts lead to
+    torch.testing.assert_close(saved, model.head.word_vectors, atol=1e-5, rtol=1e-5)
+
+
 def test_other_backbones_need_a_word_source(here: Path, tmp_path: Path) -> None:
     with pytest.raises(LabelwiseError, match="this head needs word vectors"):
         lw.train(here / "labels.csv", out=tmp_path / "run", head="text-aligned")
+
+
+def test_prompts_that_cannot_be_trained_are_refused_at_once(here: Path, tmp_path: Path) -> None:
+    options = {"out": tmp_path / "run", "head": "text-aligned", "head.prompts": "coop"}
+    with pytest.raises(LabelwiseError, match="through the text tower of CLIP or SigLIP"):
+        lw.train(here / "labels.csv", **options, **{"model.words": "package:glove-50d"})
+    with pytest.raises(LabelwiseError, match=r"cannot be sharded.*\(strategy='ddp'\)"):
+        lw.train(here / "labels.csv", **options, backbone=f"clip:{here / 'tower'}", strategy="fsdp")

@@ -69,6 +69,11 @@ class HeadConfig(Config):
         return False
 
     @property
+    def trains_text(self) -> bool:
+        """Whether the labels' texts go through a text tower in every training step."""
+        return False
+
+    @property
     def bound_options(self) -> dict[str, str]:
         """The settings that tie the head to the labels it was trained on, each with the value that does not."""
         if self.takes_words and not self.takes_cooccurrence:  # new labels have no statistics

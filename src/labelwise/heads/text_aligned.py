@@ -2,13 +2,14 @@
 
 Nothing needs training: the logits start as those of the towers (Radford et al. 2021; Zhai et al. 2023), and patches are
 pooled per label by the softmax of their own logits, as in DualCoOp (Sun et al. 2022). What is trained are prompts: a
-residual on each label's text embedding (TaskRes, Yu et al. 2023) and one negative text for all labels.
+residual on each label's text embedding (TaskRes, Yu et al. 2023) and one negative text for all labels; or the vectors
+before each label's name (CoOp, Zhou et al. 2022), also of a negative text for each label (DualCoOp).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -22,6 +23,7 @@ from labelwise.heads.registry import register_head
 from labelwise.heads.text_configs import TextAlignedConfig
 
 _RESIDUAL = 0.5  # TaskRes' alpha
+_CONTEXT_STD = 0.02  # CoOp's
 
 
 class AttentionPool(nn.Module):
@@ -49,9 +51,15 @@ class TextAlignedHead(Head):
     A patch is embedded as if it were the whole image: what the tower's pooling and projection make of it alone. That is
     MaskCLIP's reading (Zhou et al. 2022) of towers whose pooling is an attention; for a class token, the backbone does
     its part (`BackboneConfig.class_token`).
+
+    Attributes:
+        text_tower: Vectors before the labels' names [1 or N, M, w] -> text embeddings [N, d]. Only training needs it:
+            the state dict has the embeddings.
     """
 
     config: TextAlignedConfig
+    text_tower: Callable[[Tensor], Tensor] | None = None
+    negative: Tensor
 
     def __init__(
         self, config: TextAlignedConfig, in_features: int, labels: int, word_vectors: Tensor | None = None
@@ -74,8 +82,19 @@ class TextAlignedHead(Head):
         for tower in (self.pool, self.project):
             if tower is not None:
                 tower.requires_grad_(config.train_projection)
-        self.residuals = nn.Parameter(torch.zeros(labels, dim))
-        self.negative = nn.Parameter(torch.zeros(dim))  # subtracted from every text
+        if config.trains_text:
+            if config.context is None or config.context_dim is None:
+                raise LabelwiseError(f"prompts={config.prompts} needs context and context_dim, of a text tower")
+            shape = labels if config.class_context else 1, config.context, config.context_dim
+            self.context = nn.Parameter(torch.randn(shape) * _CONTEXT_STD)
+            self.register_state_dict_pre_hook(_settle)  # type: ignore[no-untyped-call]
+        else:
+            self.residuals = nn.Parameter(torch.zeros(labels, dim))
+        if config.prompts == "dualcoop":
+            self.negative_context = nn.Parameter(torch.randn(shape) * _CONTEXT_STD)
+            self.register_buffer("negative", torch.zeros(labels, dim))
+        else:
+            self.negative = nn.Parameter(torch.zeros(dim))  # subtracted from every text
         self.patch_weight = nn.Parameter(torch.tensor(config.patch_weight))  # w
         self.logit_scale = nn.Parameter(torch.tensor(math.log(10.0)))  # SigLIP's first values
         self.logit_bias = nn.Parameter(torch.tensor(-10.0))
@@ -83,26 +102,48 @@ class TextAlignedHead(Head):
         self.has_patches = True
 
     def forward(self, x: Tensor) -> Tensor:
-        image, tokens = self._pooled(x)
-        return self._mixed(self._similar(image), self._similar(self._alone(tokens)) if self.has_patches else None)
+        (image, tokens), texts = self._pooled(x), self._texts()
+        patches = self._similar(self._alone(tokens), texts) if self.has_patches else None
+        return self._mixed(self._similar(image, texts), patches)
 
     def details(self, x: Tensor) -> HeadDetails:
-        image, tokens = self._pooled(x)
-        patches = self._similar(self._alone(tokens))  # [B, T, N]
-        logits = self._mixed(self._similar(image), patches)
+        (image, tokens), texts = self._pooled(x), self._texts()
+        patches = self._similar(self._alone(tokens), texts)  # [B, T, N]
+        logits = self._mixed(self._similar(image, texts), patches)
         return self.attended(logits, patches.softmax(dim=1).transpose(1, 2), x)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if not mode:
+            self.settle()
+        return self
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Compute the embeddings of the prompts as they are now: done for every evaluation and every state dict."""
+        if self.text_tower is not None:
+            self.word_vectors, negative = self._encoded()
+            if self.config.prompts == "dualcoop":
+                self.negative = negative
 
     def fold_constants(self, tokens: int) -> None:
         self.texts = nn.Parameter(self._texts(), requires_grad=False)
-        self.word_vectors = None
-        del self.residuals, self.negative, self.logit_scale
+        self.word_vectors = self.text_tower = None
+        for name in {"residuals", "context", "negative_context", "negative", "logit_scale"} & {*self.state_dict()}:
+            delattr(self, name)
         self.has_patches = bool(self.patch_weight)  # with a weight of 0 only `details` needs them
 
     def relabelled(self, before: Sequence[str], after: Sequence[str], word_vectors: Tensor) -> Self:
-        """Known labels keep their trained residuals; new ones start at their words."""
-        row = dict(zip(before, self.residuals.detach(), strict=True))
-        residuals = torch.stack([row.get(label, torch.zeros_like(self.negative)) for label in after])
-        return self._rebuilt(self.config, len(after), word_vectors, state={"residuals": residuals})
+        """Known labels keep what was trained for them. New ones start at their words; where each label has its own
+        vectors before its name, or a negative text, with the mean of the others'."""
+        own = {"negative"} if self.config.prompts == "dualcoop" else set()
+        own |= {"context", "negative_context"} if self.config.class_context else {"residuals"}
+        state = {name: tensor for name, tensor in self.state_dict().items() if name in own}
+        for name, tensor in state.items():
+            row = dict(zip(before, tensor, strict=True))
+            new = torch.zeros_like(tensor[0]) if name == "residuals" else tensor.mean(dim=0)
+            state[name] = torch.stack([row.get(label, new) for label in after])
+        return self._rebuilt(self.config, len(after), word_vectors, state=state)
 
     def _mixed(self, image: Tensor, patches: Tensor | None) -> Tensor:
         """Logits [B, N] from the similarities of the image [B, N] and of the patches [B, T, N]."""
@@ -126,15 +167,34 @@ class TextAlignedHead(Head):
         pooled: Tensor = self.pool(tokens.flatten(0, 1).unsqueeze(1))
         return pooled.view(tokens.shape)
 
-    def _similar(self, x: Tensor) -> Tensor:
+    def _similar(self, x: Tensor, texts: Tensor) -> Tensor:
         """scale * (cos(x, text) - cos(x, negative)): [..., C] -> [..., N]."""
         embedded = x if self.project is None else self.project(x)
-        return F.linear(F.normalize(embedded, dim=-1), self._texts())
+        return F.linear(F.normalize(embedded, dim=-1), texts)
 
     def _texts(self) -> Tensor:
         """What an image's embedding is multiplied with: [N, d]."""
         if self.texts is not None:
             return self.texts
-        assert self.word_vectors is not None
-        texts = F.normalize(F.normalize(self.word_vectors, dim=1) + _RESIDUAL * self.residuals, dim=1)
-        return self.logit_scale.exp() * (texts - self.negative)
+        trains = self.training and self.config.trains_text
+        words, negative = self._encoded() if trains else (self.word_vectors, self.negative)
+        assert words is not None
+        texts = F.normalize(words, dim=1)
+        if not self.config.trains_text:
+            texts = F.normalize(texts + _RESIDUAL * self.residuals, dim=1)
+        return self.logit_scale.exp() * (texts - negative)
+
+    def _encoded(self) -> tuple[Tensor, Tensor]:
+        """The labels' text embeddings [N, d], and the negative ones: [N, d], or [d] for all labels."""
+        if self.text_tower is None:
+            raise LabelwiseError(
+                "these prompts are trained through a text tower, which lw.create_model and lw.train bring along"
+            )
+        words = self.text_tower(self.context)
+        if self.config.prompts == "coop":
+            return words, self.negative
+        return words, F.normalize(self.text_tower(self.negative_context), dim=1)
+
+
+def _settle(head: TextAlignedHead, prefix: str, keep_vars: bool) -> None:
+    head.settle()

@@ -23,6 +23,13 @@ class TextAlignedConfig(RegionHeadConfig):
         activation: Of its MLP.
         patch_weight: w, the share of the patches in a logit; learned, and at first this. 0 starts with exactly the
             answers of the towers.
+        prompts: What is trained of the labels' texts. residual: something added to each embedding (TaskRes); coop:
+            vectors in place of the words before a label's name, through the text tower in every step (CoOp); dualcoop:
+            the same twice, for a text that fits and one that does not (DualCoOp).
+        context: M, how many vectors come before the name, random at first. None: those of the prompt's own words
+            ("a photo of a").
+        class_context: Whether each label has its own.
+        context_dim: Length of the text tower's word vectors; known from the tower.
         train_projection: Also train the pooling and the projection. The towers' own fit texts of any label.
     """
 
@@ -33,11 +40,20 @@ class TextAlignedConfig(RegionHeadConfig):
     feedforward: PositiveInt | None = None
     activation: Literal["gelu", "gelu-tanh"] = "gelu"
     patch_weight: float = Field(default=0.0, ge=0, le=1)
+    prompts: Literal["residual", "coop", "dualcoop"] = "residual"
+    context: PositiveInt | None = None
+    class_context: bool = False
+    context_dim: PositiveInt | None = None
     train_projection: bool = True
 
     @property
+    def trains_text(self) -> bool:
+        return self.prompts != "residual"
+
+    @property
     def unused_options(self) -> set[str]:
-        return set() if self.pool == "attention" else {"attention_heads", "feedforward", "activation"}
+        pool = set() if self.pool == "attention" else {"attention_heads", "feedforward", "activation"}
+        return pool | (set() if self.trains_text else {"context", "class_context", "context_dim"})
 
 
 class RamPlusConfig(RegionHeadConfig):

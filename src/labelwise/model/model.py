@@ -18,7 +18,7 @@ from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.model.folder import compacted, read_folder, replace_model_folder, write_files
 from labelwise.model.network import Network
 from labelwise.model.tensors import fitting
-from labelwise.model.towers import open_tower
+from labelwise.model.towers import attach_text_tower, open_tower, text_tower
 from labelwise.model.upload import prepare_upload, upload
 from labelwise.words import WordsConfig, open_words
 from labelwise.words.config import tower_words
@@ -79,9 +79,13 @@ class LabelModel(Network, ModelHubMixin):
         """
         known = self.head.relabelling_words()
         config = relabelled_config(self.config, labels)
+        through_tower = word_vectors is None and not {*config.labels} <= {*self.labels}
         if word_vectors is None:
             word_vectors = self._word_vectors(config.labels, dict(zip(self.labels, known, strict=True)))
         head = self.head.relabelled(self.labels, config.labels, word_vectors)
+        if through_tower:  # trained prompts also lead to the texts of new labels
+            attach_text_tower(head, text_tower(head.config, config.words, config.labels))
+            head.train(self.training)
         config = config.model_copy(update={"head": head.config})
         other = LabelModel(config, backbone=self.backbone, head=head)
         other.training = self.training  # not train(): a frozen backbone keeps its own mode
@@ -224,6 +228,9 @@ def create_model(
         head_options = {**head_options, "word_dim": word_vectors.shape[-1]}  # a recipe may state another one
     # Before the backbone's weights are downloaded: a typo should not cost that.
     head_config = heads.with_options(heads.preset(head), head_options, f"head {head!r}")
+    prompts = text_tower(head_config, words, names)
+    if prompts is not None:
+        head_config = head_config.model_copy(update={"context": prompts.length, "context_dim": prompts.width})
     wanted = {"name": backbone, "stage": stage, "size": size, "drop_path": drop_path}
     if tower is not None:
         wanted |= tower.backbone_options(size, with_class_token=aligned is not None)
@@ -244,4 +251,5 @@ def create_model(
     )
     if aligned is not None and words is not None and weights != "none":
         aligned.fill(model.head, words)
+    attach_text_tower(model.head, prompts)
     return model

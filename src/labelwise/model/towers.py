@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError, one_line
-from labelwise.heads import Head
+from labelwise.heads import Head, HeadConfig, TextAlignedHead
+from labelwise.heads.text_configs import TextAlignedConfig
 from labelwise.words import WordsConfig, open_words
 from labelwise.words.encoders import clip_model
+from labelwise.words.prompts import PromptEncoder
 
 State = dict[str, Tensor]
 # open_clip's own ViTs, by width, layers and pixels of a patch. Its other towers are timm's and tell their names.
@@ -69,7 +71,8 @@ class Tower:
         """Give a text-aligned head the tower's tensors.
 
         CLIP's logits only rank texts. A label applies if its prompt fits better than the same prompt without a label:
-        their difference is the logit. Under a softmax over the labels it makes no difference.
+        their difference is the logit. Under a softmax over the labels it makes no difference. Where each label has a
+        negative text of its own, the two are compared without a bias.
         """
         try:
             head.load_state_dict({**head.state_dict(), **self.head_state})
@@ -77,9 +80,30 @@ class Tower:
             raise LabelwiseError(
                 f"the words or options of the head do not fit its tower: {one_line(error)[:200]}"
             ) from None
-        if not self.has_bias:
+        if isinstance(head.config, TextAlignedConfig) and head.config.prompts == "dualcoop":
+            head.get_parameter("logit_bias").zero_()
+        elif not self.has_bias:
             without = open_words(words).vectors([""])[0]
             head.get_parameter("negative").copy_(F.normalize(without, dim=0))
+
+
+def text_tower(head: HeadConfig, words: WordsConfig | None, labels: Sequence[str]) -> PromptEncoder | None:
+    """What trains the vectors before the labels' names (`TextAlignedConfig.prompts`); None for all other heads."""
+    if not isinstance(head, TextAlignedConfig) or not head.trains_text:
+        return None
+    if words is None:
+        raise LabelwiseError("prompts are trained through a text tower", options={"words": "clip:ViT-B-32/openai"})
+    return PromptEncoder(open_words(words), labels, head.context)
+
+
+@torch.no_grad()
+def attach_text_tower(head: Head, tower: PromptEncoder | None) -> None:
+    """Make a head trainable whose prompts go through the text tower; other heads have none and stay as they are."""
+    if tower is not None:
+        assert isinstance(head, TextAlignedHead)
+        head.text_tower = tower
+        if tower.starts_at_words:
+            head.context.copy_(tower.words)
 
 
 def open_tower(source: str) -> Tower:

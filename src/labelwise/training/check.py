@@ -24,6 +24,8 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
             "this head needs word vectors of the labels, from a package or a file",
             options={"model.words": "package:glove-50d"},
         )
+    if head.trains_text:
+        _check_prompts(recipe)
     softmax = model.task == "single-label" or recipe.loss.name == "softmax-cross-entropy"
     if softmax and model.options.get("random_queries"):
         raise LabelwiseError(
@@ -51,6 +53,18 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
         )
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
+
+
+def _check_prompts(recipe: Recipe) -> None:
+    """Trained prompts need a text tower, and each process all of its text embeddings."""
+    words = recipe.model.words or tower_words(recipe.model.backbone)
+    if words is None or not words.source.startswith("clip:"):
+        raise LabelwiseError(
+            "these prompts are trained through the text tower of CLIP or SigLIP",
+            options={"model.words": "clip:ViT-B-32/openai"},
+        )
+    if recipe.strategy == "fsdp":
+        raise LabelwiseError("trained prompts cannot be sharded; use another strategy", options={"strategy": "ddp"})
 
 
 def _check_memory(recipe: Recipe, processes: int) -> None:

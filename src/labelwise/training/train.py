@@ -20,6 +20,7 @@ from labelwise.evaluation.thresholds import fit_config
 from labelwise.model.config import ModelConfig
 from labelwise.model.model import LabelModel
 from labelwise.model.tensors import save_tensors
+from labelwise.model.towers import attach_text_tower, text_tower
 from labelwise.runtime.run_files import HELD_OUT, LOG, MODEL, RECIPE, REFIT, SPLITS
 from labelwise.training.batches import Batches, Share
 from labelwise.training.check import check
@@ -171,6 +172,7 @@ def _refit_ends(recipe: Recipe, trainer: Trainer, *tables: AnyTable | None) -> f
 
 def trained_part(model: LabelModel, recipe: Recipe, fabric: Fabric) -> nn.Module:
     """What a recipe trains of a model: the head if the backbone is frozen, else all of it."""
+    attach_text_tower(model.head, text_tower(model.head.config, model.config.words, model.labels))
     if recipe.model.freeze == "backbone":
         model.backbone.requires_grad_(False).eval().to(fabric.device)
         return model.head

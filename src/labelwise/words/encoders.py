@@ -82,7 +82,11 @@ class WordSource:
             raise LabelwiseError("word vectors need at least one label")
         texts = [self.texts(label) for label in labels]
         encoded = self.encoder.encode([text for several in texts for text in several]).float()
-        by_label = encoded.split([len(several) for several in texts])
+        return self.averaged(encoded, [len(several) for several in texts])
+
+    def averaged(self, encoded: Tensor, counts: list[int]) -> Tensor:
+        """Vectors of labels [N, d_w] from those of their texts [T, d_w]; `counts`: how many texts each label has."""
+        by_label = encoded.split(counts)
         if not self.config.normalise:
             return torch.stack([vectors.mean(dim=0) for vectors in by_label])
         # Before the mean too: otherwise a phrase with a long vector would dominate the others.
@@ -151,6 +155,7 @@ class ClipEncoder:
         try:
             with torch.device("cpu"):  # it is kept for all later callers
                 self.model = open_clip.create_model(**source, **weights, require_pretrained=True).eval()
+                self.model.requires_grad_(False)  # gradients of trained prompts pass through it
             settings = _model_config(Path(name)) if folder else open_clip.get_model_config(architecture)
             # A tokenizer may bring code of its own, and a config may ask to run it: never.
             plain = {"trust_remote_code": False} if settings["text_cfg"].get("hf_tokenizer_name") else {}
