@@ -6,7 +6,6 @@ inherit them; Ray's workers on other machines import labelwise, too. What a user
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -67,18 +66,6 @@ def thread_count() -> int:
     if wanted.isdigit() and int(wanted):
         return int(wanted)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Let this process reuse the memory that it frees. glibc returns large blocks to the system, which clears each page
-    when the next training step asks for it again: a fifth of the time of a step with 80 labels."""
-    own = any(name.startswith("MALLOC_") or "glibc.malloc" in value for name, value in os.environ.items())
-    if sys.platform == "linux" and not own and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 for _name, _value in (_SILENT if "OMP_WAIT_POLICY" in os.environ else _SILENT | _SPINS).items():

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from labelwise import losses
 from labelwise.backbones.timm_backbone import put_channels_last
-from labelwise.core.environment import keep_freed_memory
 from labelwise.core.errors import LabelwiseError, counted, shortened
 from labelwise.data.stream_table import AnyTable
 from labelwise.evaluation.thresholds import fit_config
@@ -62,7 +61,6 @@ def train(
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
     folder = Path(folder)
-    keep_freed_memory()
     check(recipe)
     losses.create(recipe.loss.name, **recipe.loss.options)  # an error for a wrong option
     if recipe.model.start is not None and not resume:
