@@ -313,7 +313,6 @@ def draw(found: dict[str, Any]) -> None:
             if all(other["mAP"] <= row["mAP"] for time, other in rows if time <= minutes)
         ]
         axes.step(*zip(*front, strict=True), where="post", color="black", linewidth=0.8, alpha=0.6)
-        axes.set_xscale("log")
         axes.set_title(NAMES[data])
         axes.set_xlabel("minutes")
         axes.grid(alpha=0.3)
