@@ -69,12 +69,20 @@ def test_utf16_and_named_encodings(write: Write) -> None:
     path = write(text.encode("cp1252"), "p.tsv")
     guessed = open_data(path)
     assert guessed.labels == ("café", "thé")
-    assert any("read as Windows' cp1252" in note for note in guessed.notes)
+    assert any("read as Windows' cp1252, for example 'café'" in note for note in guessed.notes)
     assert open_data(f"{path}?encoding=latin-1").labels == ("café", "thé")
     with pytest.raises(LabelwiseError, match=r"p\.tsv row 2: byte 0xe9 is not UTF-8; .*encoding=latin-1"):
         open_data(f"{path}?encoding=utf-8")
     with pytest.raises(LabelwiseError, match=r"row 2: byte 0xe9 is not UTF-8"):  # 0x81 is nothing in cp1252
         open_data(write(text.encode("cp1252") + b"b.jpg\t\x81\n", "p.tsv"))
+
+
+@pytest.mark.parametrize(
+    "right", [b"image\tlabels\na.jpg\tcaf\xc3\xa9\n", b"\xef\xbb\xbfimage\tlabels\na.jpg\tcat\n"], ids=["text", "mark"]
+)
+def test_utf8_with_a_bad_byte_is_not_taken_for_cp1252(write: Write, right: bytes) -> None:
+    with pytest.raises(LabelwiseError, match=r"p\.tsv row 3: byte 0xe9 is not UTF-8; save the file as UTF-8"):
+        open_data(write(right + b"b.jpg\tth\xe9\n", "p.tsv"))
 
 
 def test_parquet(write: Write) -> None:

@@ -60,7 +60,8 @@ class ManifestOptions(ReaderOptions):
         unknown_column: The column that lists labels whose presence is not known.
         separator: Between names in a cell: a character, or space, tab, comma, semicolon, pipe. Default: found.
         delimiter: Between the fields of a CSV: a character, or comma, semicolon, tab. Default: found.
-        encoding: Of the text file. Default: UTF-8, else Windows' (cp1252) if all of it can be read so, which is told.
+        encoding: Of the text file. Default: UTF-8, else Windows' (cp1252) if all of it can be read so and nothing in it
+            is UTF-8, which is reported in `table.notes`.
         root: What image paths are relative to. Default: the manifest's folder.
         splits: The only split names allowed. Default: train, val, test and folds.
         duplicates: An image on several rows that say different things is an error, or the rows are merged.

@@ -115,10 +115,13 @@ def _text(path: Path, given: str | None) -> tuple[str, list[str]]:
         return content.decode(encoding), []
     except UnicodeDecodeError as error:
         if given is None and (text := _as_windows(content)) is not None:
-            return text, ["not UTF-8, so read as Windows' cp1252 (encoding= names another)"]
-        line = content[: error.start].count(b"\n") + 1
+            return text, [
+                f"not UTF-8, so read as Windows' cp1252, for example {_foreign(text)!r} (encoding= names another)"
+            ]
+        read = error.object  # without the byte order mark
+        line = read[: error.start].count(b"\n") + 1
         raise LabelwiseError(
-            f"{path} row {line}: byte 0x{content[error.start]:02x} is not {encoding.removesuffix('-sig').upper()}; "
+            f"{path} row {line}: byte 0x{read[error.start]:02x} is not {encoding.removesuffix('-sig').upper()}; "
             "save the file as UTF-8, or name its encoding, for example encoding=latin-1"
         ) from None
     except LookupError:
@@ -126,13 +129,26 @@ def _text(path: Path, given: str | None) -> tuple[str, list[str]]:
 
 
 def _as_windows(content: bytes) -> str | None:
-    """What Excel on Windows saved as "CSV"; None if some bytes are no text of it."""
-    if re.search(rb"[\x00-\x08\x0e-\x1f]", content):
+    """What Excel on Windows saved as "CSV"; None if some bytes are no text of it, or if others are UTF-8: then the file
+    is UTF-8 with a mistake in it."""
+    if re.search(rb"[\x00-\x08\x0e-\x1f]", content) or not content.decode(errors="ignore").isascii():
         return None
     try:
         return content.decode("cp1252")
     except UnicodeDecodeError:
         return None
+
+
+def _foreign(text: str) -> str:
+    """A name or a word with a letter that is not ASCII, which shows whether the encoding is right.
+
+    >>> _foreign("image,labels\\n1.jpg,“the” café|tea\\n")
+    '“the” café'
+    """
+    found = re.search(r"[^\W\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
+    at = found.start() if found else 0
+    before, after = (re.split(r'[\t\r\n,;|"]', part) for part in (text[max(0, at - 30) : at], text[at : at + 30]))
+    return (before[-1] + after[0]).strip()
 
 
 # ---- CSV
