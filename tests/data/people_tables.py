@@ -226,11 +226,28 @@ CASES: dict[str, Given] = {
         {"1.jpg": "cat dog", "2.jpg": "dog", "3.jpg": "cat", "4.jpg": "dog"},
         "labels from columns 'tag 1', 'tag 2', 'tag 3'",
     ),
-    "numbered columns that share names": Given(
-        "image,width,was_1,was_2\n1.jpg,640,hot dog,cat\n2.jpg,640,cat,\n3.jpg,480,cup,hot dog\n",
+    "lists in numbered columns": Given(
+        'image;keyword_1;Keyword_2\n1.jpg;dog, sun;hot dog\n2.jpg;sun;["cat", "dog"]\n3.jpg;dog;fire truck\n',
         "1.jpg 2.jpg 3.jpg",
-        {"1.jpg": "cat+hot dog", "2.jpg": "cat", "3.jpg": "cup+hot dog"},
-        "labels from columns 'was_1', 'was_2'",
+        {"1.jpg": "dog+hot dog+sun", "2.jpg": "cat dog sun", "3.jpg": "dog+fire truck"},
+        "labels from columns 'keyword_1', 'Keyword_2', separated by ','$",
+    ),
+    "lists in numbered columns, with a separator": Given(
+        "image,tag1,tag2\n1.jpg,dog sun,\n2.jpg,sun,cat dog\n",
+        "1.jpg 2.jpg",
+        {"1.jpg": "dog sun", "2.jpg": "cat dog sun"},
+        "labels from columns 'tag1', 'tag2'$",
+        options={"separator": "space"},
+    ),
+    "what two people saw": Given(
+        "image,rater1,rater2\n1.jpg,cat,cat\n2.jpg,dog,cat\n3.jpg,dog,dog\n4.jpg,cat,cat\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'rater1' \(cat\), 'rater2' \(cat\); name it with label_column=rater1, or join them",
+    ),
+    "answers to questions": Given(
+        "image,question1,question2\n1.jpg,maybe,often\n2.jpg,often,maybe\n3.jpg,maybe,maybe\n4.jpg,often,often\n",
+        "1.jpg 2.jpg 3.jpg 4.jpg",
+        r"which one lists them: 'question1' \(maybe\), 'question2' \(often\); name it with label_column=",
     ),
     "numbered columns that need not be labels": Given(
         "image,lens 1,lens 2,owner\n1.jpg,wide,tele,me\n2.jpg,tele,,you\n3.jpg,wide,,me\n4.jpg,wide,,me\n",

@@ -261,25 +261,37 @@ class _Column(NamedTuple):
 
 
 def numbered_columns(records: Records, others: Sequence[str], usual: Callable[[str], bool]) -> list[str]:
-    """The columns of `tag 1`, `tag 2` and `tag 3`, which list an image's labels together; [] if there are none.
-
-    Their common name is `usual` for labels, or they share names and no other column holds words.
-    """
+    """The columns of `tag 1`, `tag 2` and `tag 3`, which list an image's labels together; [] if there are none. Their
+    common name is `usual` for labels: `rater 1` and `rater 2` may disagree, and answers to questions are no labels."""
     if len(others) > _MOST_COLUMNS:
         return []
     groups: dict[str, list[str]] = {}
     for name in others:
-        if numbered := re.fullmatch(r"(.*[^\W\d_])[\s_-]*\d+", name.strip()):
+        numbered = re.fullmatch(r"(.*[^\W\d_])[\s_-]*\d+", name.strip())
+        if numbered and usual(numbered[1]):
             groups.setdefault(numbered[1].lower(), []).append(name)
-    for stem, names in groups.items():
+    for names in groups.values():
         filled = [column for name in names if (column := _Column.of(records.values[name])).example]
-        if len(names) < 2 or not filled or any(column.is_label or not column.has_words for column in filled):
-            continue
-        rest = (_Column.of(records.values[name]) for name in others if name not in names)
-        shares = sum(len(column.names) for column in filled) > len(frozenset().union(*(c.names for c in filled)))
-        if usual(stem) or (shares and not any(column.has_words and not column.is_label for column in rest)):
+        if len(names) > 1 and filled and all(column.has_words and not column.is_label for column in filled):
             return names
     return []
+
+
+def joined_columns(records: Records, columns: Sequence[str], given: str | None) -> tuple[list[list[str]], str]:
+    """The names that each row has in all of `columns`, and what was found to separate names within a cell. Without a
+    `given` separator, only a usual one separates them: a column for each name may well hold `hot dog`."""
+    names: list[list[str]] = [[] for _ in records.lines]
+    found = []
+    for column in columns:
+        separator = separator_of(records.values[column], given)
+        if given is None and separator not in _SEPARATORS:
+            separator = ""
+        elif given is None and separator not in found:
+            found.append(separator)
+        for row, (line, cell) in zip(names, records.cells(column), strict=True):
+            if cell_value(cell) != UNKNOWN:
+                row += names_in(cell, separator, records.at(line))
+    return names, " and ".join(map(repr, found))
 
 
 def column_of_names(

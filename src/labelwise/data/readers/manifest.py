@@ -23,6 +23,7 @@ from labelwise.data.readers.cells import (
     column_of_names,
     entries_of_columns,
     entries_of_names,
+    joined_columns,
     numbered_columns,
     separator_of,
 )
@@ -150,9 +151,11 @@ def _labels(
         label_column = _column(records, "label", options.label_column, LABEL_COLUMNS)
         if label_column is None:
             known = [name for name in others if name != unknown_column]
-            if several := numbered_columns(records, known, lambda name: plain_column(name) in LABEL_COLUMNS):
+            if several := numbered_columns(records, known, _names_labels):
                 label_column = guess = f"labels from columns {shortened(list(map(repr, several)))}"
-                records = _with_joined(records, several, label_column)
+                joined, separators = joined_columns(records, several, options.separator)
+                records = replace(records, values={**records.values, label_column: joined})
+                guess += f", separated by {separators}" if separators else ""
             else:
                 label_column, no_labels = column_of_names(records, known, plain_column)
                 guess = f"labels from column {label_column!r}" if label_column else ""
@@ -175,13 +178,6 @@ def _labels(
         between = f"labels separated by {_SEPARATOR_NAMES.get(separator, repr(separator))}"
         guess = f"{guess}, {between.removeprefix('labels ')}" if guess else between
     return *entries_of_names(records, label_column, unknown_column, separator, labels), guess
-
-
-def _with_joined(records: Records, columns: Sequence[str], name: str) -> Records:
-    """With one more column, whose cells list what is in those of `columns`."""
-    cells = zip(*([cell for _, cell in records.cells(column)] for column in columns), strict=True)
-    joined = [[cell for cell in row if cell_value(cell) != UNKNOWN] for row in cells]
-    return replace(records, values={**records.values, name: joined})
 
 
 # ---- rows
@@ -249,6 +245,11 @@ _FIFTYONE_FILES = ("labels.json", "samples.json")
 
 def plain_column(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _names_labels(name: str) -> bool:
+    """Whether a column's name without its number is usual for labels: `tag`, `labels`, `keyword`."""
+    return not {plain_column(name), f"{plain_column(name)}s"}.isdisjoint(LABEL_COLUMNS)
 
 
 def find_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
