@@ -75,8 +75,9 @@ def test_the_formula_label_by_label_and_patch_by_patch() -> None:
             torch.testing.assert_close(maps[b, n].flatten(), torch.tensor(shares), atol=1e-5, rtol=1e-4)
 
 
-def test_known_labels_keep_their_prompts_and_new_ones_start_at_their_words() -> None:
-    head, x = trained(TestTextAligned().head()), torch.randn(2, CHANNELS, 3, 3)
+@pytest.mark.parametrize("class_context", [False, True])  # True is not used, but may be given
+def test_known_labels_keep_their_prompts_and_new_ones_start_at_their_words(class_context: bool) -> None:
+    head, x = trained(TestTextAligned().head(class_context=class_context)), torch.randn(2, CHANNELS, 3, 3)
     names = [f"label {i}" for i in range(LABELS)]
     new = torch.randn(1, 7)
     other = head.relabelled(names, ["label 4", "seagull", "label 2"], torch.cat((WORDS[4:5], new, WORDS[2:3])))

@@ -137,7 +137,10 @@ class TextAlignedHead(Head):
         """Known labels keep what was trained for them. New ones start at their words; where each label has its own
         vectors before its name, or a negative text, with the mean of the others'."""
         own = {"negative"} if self.config.prompts == "dualcoop" else set()
-        own |= {"context", "negative_context"} if self.config.class_context else {"residuals"}
+        if not self.config.trains_text:
+            own |= {"residuals"}
+        elif self.config.class_context:
+            own |= {"context", "negative_context"}
         state = {name: tensor for name, tensor in self.state_dict().items() if name in own}
         for name, tensor in state.items():
             row = dict(zip(before, tensor, strict=True))
