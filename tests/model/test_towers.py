@@ -146,6 +146,13 @@ def test_a_negative_text_for_each_label(written: dict[str, tuple[Path, Any]], tm
     torch.testing.assert_close(more.head.context[1], head.context.mean(dim=0))
 
 
+def test_only_the_first_of_two_contexts_starts_at_the_written_words(written: dict[str, tuple[Path, Any]]) -> None:
+    head = lw.create_model(f"clip:{written['clip'][0]}", "text-aligned", LABELS, prompts="dualcoop").head
+    assert torch.equal(head.context[0], head.text_tower.words)
+    assert head.negative_context.shape == head.context.shape
+    assert not torch.allclose(head.negative_context, head.context, atol=1e-3)
+
+
 def test_trained_contexts_find_their_labels(written: dict[str, tuple[Path, Any]]) -> None:
     """Twelve noisy images of three patterns, towers with random weights, 60 steps."""
     options = {"prompts": "dualcoop", "context": 4, "class_context": True, "size": 64}

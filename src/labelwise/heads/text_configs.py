@@ -27,7 +27,7 @@ class TextAlignedConfig(RegionHeadConfig):
             vectors in place of the words before a label's name, through the text tower in every step (CoOp); dualcoop:
             the same twice, for a text that fits and one that does not (DualCoOp).
         context: M, how many vectors come before the name, random at first. None: those of the prompt's own words
-            ("a photo of a").
+            ("a photo of a"); DualCoOp's second context has as many, but is random at first.
         class_context: Whether each label has its own.
         context_dim: Length of the text tower's word vectors; known from the tower.
         train_projection: Also train the pooling and the projection. The towers' own fit texts of any label.

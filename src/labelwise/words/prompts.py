@@ -103,4 +103,4 @@ class PromptEncoder:
             self.tokens = self.tokens.to(device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # it never changes: copies of a model share it
+        return self  # frozen, and moved to where a context is: copies of a model share it
