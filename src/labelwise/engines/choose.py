@@ -43,7 +43,7 @@ WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that
 QUIET = 0.1  # the share of all cores that other processes may use while engines are measured
 DOUBTFUL_SECONDS = 86_400
 _TIMED_RUNS = 3
-_HOPELESS = 3.0  # times as long as the fastest: one call is enough to know
+_HOPELESS = 3.0  # times as long as the fastest, cold and warm: no more calls are needed to know
 Say = Callable[[str], None]
 
 
