@@ -1,4 +1,4 @@
-"""What decides accuracy on a CPU: test mAP against minutes, for size, head, epochs, number of photos and trained part.
+"""What decides accuracy on a CPU: test mAP against minutes, for size, head, epochs and number of photos.
 
     python -m benchmarks.cpu_budget measure WORK --voc /data/VOCdevkit --coco /data/coco80.csv --photos /data/coco
     python -m benchmarks.cpu_budget speeds WORK --voc …       # on a quiet machine
@@ -36,15 +36,16 @@ SECTION = re.compile(r"(<!-- budget: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)",
 NAMES = {"voc": "VOC 2007", "coco": "COCO", "other": "clip art"}
 TEST_IMAGES = {"voc": 4000, "coco": 2000, "other": 1000}
 FEW = 300  # photos: with fewer, more of them help far more than later on
+START = 20.0  # seconds: imports, measuring, converting the backbone, saving
 BUDGETS = (1, 2, 3, 5, 10, 20)  # minutes
-KEYS = ("data", "images", "head", "size", "epochs", "freeze")  # of a point; epochs None: as long as the default recipe
+KEYS = ("data", "images", "head", "size", "epochs")  # of a point; epochs None: as long as the default recipe
 
 
 def points() -> list[dict[str, Any]]:
     """Every training, the ones that decide first."""
 
     def of(data: str, images: int, *rows: tuple[str, int, int | None]) -> list[dict[str, Any]]:
-        return [dict(zip(KEYS, (data, images, *row, "backbone"), strict=True)) for row in rows]
+        return [dict(zip(KEYS, (data, images, *row), strict=True)) for row in rows]
 
     linear, query = [("gap", 224, None), ("gap", 288, None)], [("hsq", 224, None), ("hsq", 288, None)]
     return [
@@ -63,7 +64,7 @@ def points() -> list[dict[str, Any]]:
 def measure(arguments: argparse.Namespace) -> None:
     known = [{key: row[key] for key in KEYS} for row in read()["points"]]
     for point in points():
-        if point not in known and arguments.data in (None, point["data"]):
+        if point not in known and point["data"] in given(arguments):
             row = point | trained(point, arguments)
             found = read()
             write(found | {"points": [*found["points"], row]})
@@ -73,7 +74,7 @@ def measure(arguments: argparse.Namespace) -> None:
 def trained(point: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     table = data_of(point["data"], point["images"], arguments)
     folder = arguments.work / "-".join(str(value) for value in point.values())
-    settings = {key: point[key] for key in ("head", "size", "epochs", "freeze") if point[key] is not None}
+    settings = {key: point[key] for key in ("head", "size", "epochs") if point[key] is not None}
     run = lw.Run(folder) if (folder / "model").exists() else lw.train(table, out=folder, workers=0, **settings)
     result = lw.evaluate(run, table, split="test", bootstrap=0, cache=True).to_dict()
     return {"mAP": round(result["mAP"], 2), "trained_epochs": len(run.history)}
@@ -83,8 +84,7 @@ def measure_all_speeds(arguments: argparse.Namespace) -> None:
     from labelwise.training.speeds import measure_speeds
 
     found = read()
-    given = {"voc": arguments.voc, "coco": arguments.coco, "other": arguments.other}
-    for data in (name for name, path in given.items() if path is not None):
+    for data in given(arguments):
         table = data_of(data, 5000, arguments)
         with work_of_others() as others:
             speeds = measure_speeds(Work.of(table, {"augmentation.flip": 0.0}), table)
@@ -97,7 +97,11 @@ def measure_all_speeds(arguments: argparse.Namespace) -> None:
             }
         }
         print(data, found["speeds"][data], flush=True)
-    write(found | {"machine": machine()})
+        write(found | {"machine": machine()})
+
+
+def given(arguments: argparse.Namespace) -> list[str]:
+    return [name for name in NAMES if getattr(arguments, name) is not None]
 
 
 def data_of(data: str, images: int, arguments: argparse.Namespace) -> LabelTable:
@@ -134,7 +138,7 @@ def plan_of(row: dict[str, Any]) -> Plan:
 
 def scores_of(data: str, found: dict[str, Any]) -> dict[Plan, float]:
     """The mAP of each plan that was trained."""
-    rows = [row for row in found["points"] if row["data"] == data and row["freeze"] == "backbone"]
+    rows = [row for row in found["points"] if row["data"] == data]
     return {plan_of(row): row["mAP"] for row in rows}
 
 
@@ -146,9 +150,6 @@ def view(data: str, found: dict[str, Any]) -> tuple[Measured, Speeds, dict[Plan,
     step = {(key.split()[0], int(key.split()[1])): one for key, one in timed["step"].items()}
     speeds = Speeds(START, {int(size): one for size, one in timed["features"].items()}, step)
     return Measured(images, round(0.8 * images), True, {}, tuple(scores)), speeds, scores
-
-
-START = 20.0  # seconds: imports, measuring, converting the backbone, saving
 
 
 def picks(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -249,31 +250,28 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def minutes_of(row: dict[str, Any], found: dict[str, Any]) -> float:
-    if "seconds" in row:  # of a training that has no plan
-        return float(row["seconds"]) / 60
     work, speeds, _ = view(row["data"], found)
     return work.seconds(plan_of(row), speeds) / 60
 
 
 def points_table(found: dict[str, Any]) -> str:
     rows = [
-        "| data | photos | trained | head | pixels | epochs | minutes | mAP |",
-        "|---|---:|---|---|---:|---:|---:|---:|",
+        "| data | photos | head | pixels | epochs | minutes | mAP |",
+        "|---|---:|---|---:|---:|---:|---:|",
     ]
-    trained_part = {"backbone": "head", "early": "head and last layers", "none": "all"}
     for row in sorted(found["points"], key=lambda row: ([*NAMES].index(row["data"]), row["images"], row["mAP"])):
-        cells = [NAMES[row["data"]], f"{row['images']:,}", trained_part[row["freeze"]], row["head"], row["size"]]
+        cells = [NAMES[row["data"]], f"{row['images']:,}", row["head"], row["size"]]
         cells += [row["trained_epochs"], f"{minutes_of(row, found):.1f}", f"{row['mAP']:.2f}"]
         rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows)
 
 
 def factors_table(found: dict[str, Any]) -> str:
-    names = {"both": ("voc", "coco"), **{data: (data,) for data in NAMES}}
+    names = {"VOC and COCO": ("voc", "coco"), **{NAMES[data]: (data,) for data in found.get("speeds", {})}}
     columns = {name: factors(found, data) for name, data in names.items()}
-    header = ["choice", "VOC and COCO", *NAMES.values()]
+    header = ["choice", *names]
     rows = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    for choice in columns["both"]:
+    for choice in columns["VOC and COCO"]:
         cells = [f"{found[choice]:.3f}" if choice in found else "" for found in columns.values()]
         rows.append(f"| {choice} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
@@ -304,8 +302,8 @@ def draw(found: dict[str, Any]) -> None:
         rows = [(minutes_of(row, found), row) for row in found["points"] if row["data"] == data]
         for minutes, row in rows:
             colour = {"hsq": "tab:blue", "gap": "tab:orange"}[row["head"]]
-            marker = {224: "o", 256: "s", 288: "^"}[row["size"]] if row["freeze"] == "backbone" else "x"
-            hollow = "none" if row["epochs"] is not None and marker != "x" else colour
+            marker = {224: "o", 256: "s", 288: "^"}[row["size"]]
+            hollow = colour if row["epochs"] is None else "none"
             axes.scatter(minutes, row["mAP"], marker=marker, edgecolors=colour, c=hollow, s=36)
         front = [
             (minutes, row["mAP"])
@@ -335,7 +333,6 @@ def main() -> None:
     parser.add_argument("work", type=Path, nargs="?", help="a folder for the runs")
     for name in ("voc", "coco", "photos", "other"):
         parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--data", help="measure this one alone")
     arguments = parser.parse_args()
     {"measure": measure, "speeds": measure_all_speeds, "report": report}[arguments.stage](arguments)
 

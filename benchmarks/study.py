@@ -99,7 +99,8 @@ def main() -> None:
         write(result, arguments.json)
         return
     halves = read_halves(arguments.json)
-    runs = [run for run in plan(study, arguments) if run.name not in halves]
+    done = {f"{run['row']}_seed-{run['seed']}" for run in result["runs"]} & halves.keys()
+    runs = [run for run in plan(study, arguments) if run.name not in done]
 
     def tell(outcome: Outcome, number: int) -> None:
         print(f"[{number + 1} of {len(runs)}] {outcome.planned.name}: {outcome.status} {outcome.reason}", flush=True)
@@ -112,7 +113,7 @@ def main() -> None:
             if arguments.stage == "test":
                 folder = arguments.out / outcome.planned.name
                 halves[folder.name] = draws_of(folder)[0].metrics["mAP"].astype(np.float32)
-                np.savez_compressed(halves_file(arguments.json), **halves)
+                atomic_write(halves_file(arguments.json), partial(save_arrays, halves))
 
     run_sweep(
         runs, arguments.out, test_split="test" if arguments.stage == "test" else None, jobs=arguments.jobs, tell=tell
@@ -134,6 +135,11 @@ def read_halves(results: Path) -> dict[str, np.ndarray]:
         return {}
     with np.load(path) as stored:
         return dict(stored)
+
+
+def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
+    with path.open("wb") as file:  # numpy would add a suffix to a path
+        np.savez_compressed(file, **arrays)
 
 
 def plan(study: dict[str, Any], arguments: argparse.Namespace) -> list[PlannedRun]:
@@ -246,20 +252,24 @@ def differences(
             | difference_as_dict(paired_difference(mean(of_seeds) / 100, ours, theirs))
             | {"of_seeds": of_seeds}
         )
-        if pair in study.get("compare_labels", []) and (labels := differences_of_labels(pair, common, out)):
+        if pair in study.get("compare_labels", []) and (labels := differences_of_labels(pair, common, runs, out)):
             found[-1]["labels"] = labels
     return found
 
 
-def differences_of_labels(pair: list[str], seeds: list[int], out: Path) -> list[dict[str, Any]]:
-    """The AP of every label, first row minus second: means over the seeds whose runs are in `out`."""
+def differences_of_labels(
+    pair: list[str], seeds: list[int], runs: list[dict[str, Any]], out: Path
+) -> list[dict[str, Any]]:
+    """The AP of every label, first row minus second: means over the seeds, with intervals from the runs in `out`."""
     folders = [[out / f"{row}_seed-{seed}" for row in pair] for seed in seeds]
     each = [[draws_of(folder) for folder in both] for both in folders if all((path / MODEL).exists() for path in both)]
     if not each:
         return []
-    ours, theirs = (mean_draws([draws for draws, _ in runs]) for runs in zip(*each, strict=True))
-    gaps = ours.whole_average_precision - theirs.whole_average_precision
-    return difference_rows(each[0][0][1], *label_differences(gaps, ours, theirs))
+    ours, theirs = (mean_draws([draws for draws, _ in same]) for same in zip(*each, strict=True))
+    labels = each[0][0][1]
+    precision = {(run["row"], run["seed"]): np.array([run["AP"][label] for label in labels]) for run in runs}
+    gaps = np.mean([precision[pair[0], seed] - precision[pair[1], seed] for seed in seeds], axis=0) / 100
+    return difference_rows(labels, *label_differences(gaps, ours, theirs))
 
 
 @cache
@@ -281,11 +291,10 @@ def mean_draws(draws: Sequence[Draws]) -> Draws:
 
 
 def transfers(rows: list[str], out: Path) -> list[dict[str, Any]]:
-    """The first seed of some rows against a logistic regression for each label alone, on the same features."""
+    """The first seed in `out` of some rows against a logistic regression for each label alone, on the same features."""
     found = []
     for row in rows:
-        folder = out / f"{row}_seed-0"
-        if (folder / MODEL).exists():
+        for folder in sorted(path.parent for path in out.glob(f"{row}_seed-*/{MODEL}"))[:1]:
             run = Run(folder)
             (measured,) = measure_runs([run], report_data([run], None, "test").measured, folder)
             found.append({"row": row} | negative_transfer(measured).to_dict(measured.labels))

@@ -111,8 +111,11 @@ def test_difference_is_that_of_the_seeds_that_both_rows_have(
         (tmp_path / name / MODEL).mkdir(parents=True)
     halves = {name: draws.metrics["mAP"] for name, (draws, _) in drawn.items()}
     runs = [
-        {"row": name[0], "seed": int(name[-1]), "mAP": 100 * draws.whole_metrics["mAP"]}
-        for name, (draws, _) in drawn.items()
+        {
+            **{"row": name[0], "seed": int(name[-1]), "mAP": 100 * draws.whole_metrics["mAP"]},
+            "AP": dict(zip(labels, 100 * draws.whole_average_precision, strict=True)),
+        }
+        for name, (draws, labels) in drawn.items()
     ]
     pairs = {"compare": [["a", "b"], ["a", "c"]], "compare_labels": [["a", "b"]]}
     (found,) = study.differences(runs, pairs, tmp_path, halves)  # c has no run yet

@@ -152,7 +152,7 @@ def compare_with_baseline(measured: MeasuredRun, logits: np.ndarray, images: int
 
 def _pooled(table: AnyTable, model: Any, run: Run, workers: int, progress: bool) -> tuple[Tensor, np.ndarray]:
     """Average-pooled features [m, C] of the images that can be decoded, and their rows [m]."""
-    reading: dict[str, Any] = {"workers": workers, "on_bad_image": "skip", "progress": progress}
+    reading: dict[str, Any] = {"workers": workers, "on_bad_image": "skip", "progress": progress, "engine": "auto"}
     cache = FeatureCache.build(table, model.backbone, run.config.preprocessing, flips=False, **reading)
     pooled = []
     with progress_of("Pooling features", len(cache.rows), progress) as advance:
