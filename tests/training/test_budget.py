@@ -4,6 +4,8 @@ trainings."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +161,38 @@ def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(
         lw.train(sample, out=tmp_path / "run", minutes=1, **TINY)
 
 
-def test_the_same_command_continues_its_unfinished_run_with_its_plan(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def _interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trainings in it are stopped before they are saved."""
     from labelwise.training.loop import Trainer
 
-    def interrupted(self: Trainer) -> None:
+    def interrupt(self: Trainer) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "best_weights", interrupted)
+        patch.setattr(Trainer, "best_weights", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
+            yield
+
+
+def test_the_same_command_continues_its_unfinished_run_with_its_plan(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _interrupted(monkeypatch):
+        lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
     plan = run_recipe(tmp_path / "run")
     monkeypatch.setattr("labelwise.training.speeds.measure_speeds", lambda *args: pytest.fail("it has a plan"))
     run = lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
     assert run.recipe == plan
+
+
+def test_an_unfinished_run_without_a_plan_is_not_continued(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _interrupted(monkeypatch):
+        lw.train(sample, out=tmp_path / "run", **TINY)
+    with pytest.raises(LabelwiseError, match="already holds a run"):
+        lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
 
 
 def test_a_late_training_leaves_out_the_refit_and_says_so(
