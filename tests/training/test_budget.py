@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from labelwise.data.sources import open_data
 from labelwise.training.budget import HEADS, SIZES, Plan, Speeds, Work, choose, expected_left
 from labelwise.training.display import Display
 from labelwise.training.recipe import load_recipe, run_recipe
-from labelwise.training.tables import open_tables
+from labelwise.training.tables import open_tables, splits_to_refit
 
 TINY: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -120,13 +121,13 @@ def test_the_counts_are_those_of_the_training(sample: Path, tmp_path: Path) -> N
     unsplit, unvalidated = tmp_path / "unsplit.csv", tmp_path / "unvalidated.csv"
     write_manifest(table.with_splits([""] * len(table)), unsplit)
     write_manifest(table.with_splits(["test" if n % 5 == 0 else "train" for n in range(len(table))]), unvalidated)
-    for data in (sample, unsplit, unvalidated):
-        changes = {"data.source": str(data)}
+    for data, learned in [*product((sample, unsplit), ("train", "trainval")), (unvalidated, "train")]:
+        changes = {"data.source": str(data), "data.train": learned}
         train, held_out = open_tables(load_recipe(None, changes), Display(None))
         work = Work.of(open_data(data), changes)
         assert held_out is not None
         assert abs(work.training - len(train)) <= 1
-        assert abs(work.images - len(train) - len(held_out)) <= 1
+        assert abs(work.images - len({*train.images, *held_out.images})) <= 1
         assert work.refits
 
 
@@ -140,9 +141,21 @@ def test_a_sample_is_the_same_again_and_leaves_the_test_images_alone(sample: Pat
     assert {*again.images} == {*train.images, *held_out.images}
     whole = open_data(sample)
     assert not {*again.images} & {*whole.select("test").images}
-    # Each label keeps its share, to an image.
+    # Each label keeps its share, up to some images.
     expected = whole.select("train+val").positives_per_label() * 30 / len(whole.select("train+val"))
     assert (abs(again.positives_per_label() - expected) <= 3).all()
+
+
+def test_a_sample_has_images_of_every_split_it_is_drawn_from(sample: Path) -> None:
+    changes = {"data.source": str(sample), "data.max_images": 2}
+    train, held_out = open_tables(load_recipe(None, changes), Display(None))
+    assert held_out is not None
+    assert (len(train), len(held_out)) == (1, 1)
+    recipe = load_recipe(None, {**changes, "data.train": "trainval"})
+    both, _ = open_tables(recipe, Display(None))
+    assert {*both.images} == {*train.images, *held_out.images}
+    refitted, _ = open_tables(recipe.refitting(splits_to_refit(recipe.data, open_data(sample)) or ""), Display(None))
+    assert {*refitted.images} == {*both.images}
 
 
 def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(

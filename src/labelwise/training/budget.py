@@ -11,11 +11,14 @@ from math import ceil, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from labelwise.core.errors import LabelwiseError, counted
+from labelwise.data.splitting import DEFAULT_FRACTIONS
 from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import RECIPE
 from labelwise.training.recipe import OWN_PHOTOS, Recipe, load_recipe, run_recipe
-from labelwise.training.tables import learned_splits, splits_to_refit
+from labelwise.training.tables import learned_splits, own_validation, splits_to_refit
 
 SIZES = (224, 256, 288)
 HEADS = ("hsq", "gap")
@@ -85,17 +88,16 @@ class Work:
         """The work on some data. Its images are counted, not split: that would read every file."""
         recipe = load_recipe(None, changes)
         data = recipe.data
-        if source.split_names == ("",):
-            fractions = {"train": 0.8, "val": 0.1} if data.validation else {"train": 0.8}
-            counts = {name: round(share * len(source)) for name, share in fractions.items()}
-        else:
-            counts = {name: source.splits.count(name) for name in learned_splits(data)}
-        images = sum(counts.values())
-        held_out = sum(counts.get(name, 0) for name in (data.validation or "").split("+"))
-        if data.validation and not held_out:
-            held_out = round(images * data.validation_share)
         refits = bool(recipe.refit and splits_to_refit(data, source))
-        return cls(images, max(1, images - held_out), refits, changes)
+        if source.split_names == ("",):  # splits of the same sizes as `open_tables` makes
+            ends = np.cumsum([*DEFAULT_FRACTIONS.values()]) * len(source)
+            names = [*DEFAULT_FRACTIONS]
+            source = source.with_splits([names[split] for split in np.searchsorted(ends, np.arange(len(source)) + 0.5)])
+        images = len(source.splits.rows(learned_splits(data, source)))
+        training = len(source.rows(data.train))
+        if data.validation and not own_validation(data, source.split_names):
+            training -= round(training * data.validation_share)
+        return cls(images, max(1, training), refits, changes)
 
     @cached_property
     def recipe(self) -> Recipe:
