@@ -7,17 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.manifests import write_manifest
 from labelwise.data.sources import open_data
+from labelwise.training.batches import Share, steps_of
 from labelwise.training.budget import HEADS, SIZES, Plan, Speeds, Work, choose, expected_left
 from labelwise.training.display import Display
 from labelwise.training.recipe import load_recipe, run_recipe
@@ -45,6 +47,7 @@ _WORK = st.builds(
             "model.head": st.sampled_from(["gap", "hsq", "q2l"]),
             "epochs": st.integers(1, 30),
             "data.max_images": st.integers(2, 3000),
+            "accumulate": st.integers(1, 8),
         },
     ),
 )
@@ -68,11 +71,14 @@ class _Same(dict[tuple[str, int], float]):
 
 @settings(deadline=None, max_examples=40)
 @given(_WORK, _SPEEDS, st.floats(0.01, 1000), st.floats(0, 60))
+@example(Work(1000, 800, True, {"accumulate": 4}), Speeds(1, dict.fromkeys(SIZES, 0.01), _Same(0.01)), 1000, 0)
 def test_a_plan_fits_and_keeps_what_is_named(work: Work, speeds: Speeds, minutes: float, spent: float) -> None:
     try:
         choice = choose(work, speeds, minutes, spent)
-    except LabelwiseError as error:  # what it asks for is enough, and no less was
+    except LabelwiseError as error:  # what it asks for is enough, and less is not
         minutes = float(str(error.options["minutes"]))
+        with pytest.raises(LabelwiseError):
+            choose(work, speeds, minutes - 0.11, spent)  # it is rounded up to a tenth
         choice = choose(work, speeds, minutes, spent)
     assert choice.minutes <= minutes
     assert spent + work.seconds(choice.plan, speeds) <= 60 * minutes
@@ -85,7 +91,8 @@ def test_a_plan_fits_and_keeps_what_is_named(work: Work, speeds: Speeds, minutes
     assert choice.plan.images <= given_.get("data.max_images", work.images)
     # The recipe trains as long as was counted.
     training = max(1, round(choice.plan.images * work.training / work.images))
-    assert recipe.with_enough_epochs(max(1, training // recipe.batch_size)).epochs == work.epochs(choice.plan)
+    steps = ceil(steps_of(training, recipe.batch_size, Share())[0] / recipe.accumulate)
+    assert recipe.with_enough_epochs(steps).epochs == work.epochs(choice.plan)
 
 
 @settings(deadline=None, max_examples=25)

@@ -120,8 +120,12 @@ class Work:
 
     def epochs(self, plan: Plan) -> int:
         """Of the training, without the last ones on all images."""
-        training = max(1, round(plan.images * self.training / self.images))
-        return self.shortened(plan).with_enough_epochs(max(1, training // self.recipe.batch_size)).epochs
+        batches = max(1, self.training_images(plan) // self.recipe.batch_size)
+        return self.shortened(plan).with_enough_epochs(ceil(batches / self.recipe.accumulate)).epochs
+
+    def training_images(self, plan: Plan) -> int:
+        """How many of the plan's images are for training."""
+        return max(1, round(plan.images * self.training / self.images))
 
     def shortened(self, plan: Plan) -> Recipe:
         """The recipe with the plan's length."""
@@ -139,7 +143,7 @@ class Work:
     def seconds(self, plan: Plan, speeds: Speeds) -> float:
         """How long the plan takes from now on."""
         step, epochs = speeds.step[plan.head, plan.size], self.epochs(plan)
-        training = max(1, round(plan.images * self.training / self.images))
+        training = self.training_images(plan)
         seen = epochs * (training + VALIDATION * (plan.images - training))
         if self.refits:
             seen += max(1, round(self.recipe.refit * epochs)) * plan.images
