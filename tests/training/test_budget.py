@@ -4,21 +4,26 @@ trainings."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.manifests import write_manifest
 from labelwise.data.sources import open_data
+from labelwise.training.batches import Share, steps_of
 from labelwise.training.budget import HEADS, SIZES, Plan, Speeds, Work, choose, expected_left
 from labelwise.training.display import Display
 from labelwise.training.recipe import load_recipe, run_recipe
-from labelwise.training.tables import open_tables
+from labelwise.training.tables import open_tables, splits_to_refit
 
 TINY: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -42,6 +47,7 @@ _WORK = st.builds(
             "model.head": st.sampled_from(["gap", "hsq", "q2l"]),
             "epochs": st.integers(1, 30),
             "data.max_images": st.integers(2, 3000),
+            "accumulate": st.integers(1, 8),
         },
     ),
 )
@@ -65,11 +71,14 @@ class _Same(dict[tuple[str, int], float]):
 
 @settings(deadline=None, max_examples=40)
 @given(_WORK, _SPEEDS, st.floats(0.01, 1000), st.floats(0, 60))
+@example(Work(1000, 800, True, {"accumulate": 4}), Speeds(1, dict.fromkeys(SIZES, 0.01), _Same(0.01)), 1000, 0)
 def test_a_plan_fits_and_keeps_what_is_named(work: Work, speeds: Speeds, minutes: float, spent: float) -> None:
     try:
         choice = choose(work, speeds, minutes, spent)
-    except LabelwiseError as error:  # what it asks for is enough, and no less was
+    except LabelwiseError as error:  # what it asks for is enough, and less is not
         minutes = float(str(error.options["minutes"]))
+        with pytest.raises(LabelwiseError):
+            choose(work, speeds, minutes - 0.11, spent)  # it is rounded up to a tenth
         choice = choose(work, speeds, minutes, spent)
     assert choice.minutes <= minutes
     assert spent + work.seconds(choice.plan, speeds) <= 60 * minutes
@@ -82,7 +91,8 @@ def test_a_plan_fits_and_keeps_what_is_named(work: Work, speeds: Speeds, minutes
     assert choice.plan.images <= given_.get("data.max_images", work.images)
     # The recipe trains as long as was counted.
     training = max(1, round(choice.plan.images * work.training / work.images))
-    assert recipe.with_enough_epochs(max(1, training // recipe.batch_size)).epochs == work.epochs(choice.plan)
+    steps = ceil(steps_of(training, recipe.batch_size, Share())[0] / recipe.accumulate)
+    assert recipe.with_enough_epochs(steps).epochs == work.epochs(choice.plan)
 
 
 @settings(deadline=None, max_examples=25)
@@ -107,8 +117,10 @@ def test_it_takes_all_images_at_the_best_size_if_there_is_time_and_a_sample_if_t
     short = choose(work, speeds, 1)
     assert short.plan.images < 5011
     assert f"{short.plan.images:,} of 5,011 images" in str(short)
+    assert str(short).startswith("1 minute: ")
     assert "minutes would buy" in str(short)
-    with pytest.raises(LabelwiseError, match="too few for the 5,011 images on this machine"):
+    assert str(choose(work, speeds, 1e6)).startswith("1000000 minutes: ")
+    with pytest.raises(LabelwiseError, match="the 5,011 images fits into 0.05 minutes on this machine"):
         choose(work, speeds, 0.05)
 
 
@@ -118,13 +130,13 @@ def test_the_counts_are_those_of_the_training(sample: Path, tmp_path: Path) -> N
     unsplit, unvalidated = tmp_path / "unsplit.csv", tmp_path / "unvalidated.csv"
     write_manifest(table.with_splits([""] * len(table)), unsplit)
     write_manifest(table.with_splits(["test" if n % 5 == 0 else "train" for n in range(len(table))]), unvalidated)
-    for data in (sample, unsplit, unvalidated):
-        changes = {"data.source": str(data)}
+    for data, learned in [*product((sample, unsplit), ("train", "trainval")), (unvalidated, "train")]:
+        changes = {"data.source": str(data), "data.train": learned}
         train, held_out = open_tables(load_recipe(None, changes), Display(None))
         work = Work.of(open_data(data), changes)
         assert held_out is not None
         assert abs(work.training - len(train)) <= 1
-        assert abs(work.images - len(train) - len(held_out)) <= 1
+        assert abs(work.images - len({*train.images, *held_out.images})) <= 1
         assert work.refits
 
 
@@ -138,9 +150,21 @@ def test_a_sample_is_the_same_again_and_leaves_the_test_images_alone(sample: Pat
     assert {*again.images} == {*train.images, *held_out.images}
     whole = open_data(sample)
     assert not {*again.images} & {*whole.select("test").images}
-    # Each label keeps its share, to an image.
+    # Each label keeps its share, to within three images: the splits are drawn one by one.
     expected = whole.select("train+val").positives_per_label() * 30 / len(whole.select("train+val"))
     assert (abs(again.positives_per_label() - expected) <= 3).all()
+
+
+def test_a_sample_has_images_of_every_split_it_is_drawn_from(sample: Path) -> None:
+    changes = {"data.source": str(sample), "data.max_images": 2}
+    train, held_out = open_tables(load_recipe(None, changes), Display(None))
+    assert held_out is not None
+    assert (len(train), len(held_out)) == (1, 1)
+    recipe = load_recipe(None, {**changes, "data.train": "trainval"})
+    both, _ = open_tables(recipe, Display(None))
+    assert {*both.images} == {*train.images, *held_out.images}
+    refitted, _ = open_tables(recipe.refitting(splits_to_refit(recipe.data, open_data(sample)) or ""), Display(None))
+    assert {*refitted.images} == {*both.images}
 
 
 def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(
@@ -149,9 +173,9 @@ def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(
     started = time.monotonic()
     run = lw.train(sample, out=tmp_path / "run", minutes=1, **TINY)
     assert time.monotonic() - started < 60
-    assert "1 minutes: " in capsys.readouterr().err
+    assert "1 minute: " in capsys.readouterr().err
     assert run.recipe is not None
-    assert run.recipe.description.startswith("Planned for 1 minutes: ")
+    assert run.recipe.description.startswith("Planned for 1 minute: ")
     assert (run.recipe.model.size, run.recipe.model.backbone) == (32, "test_resnet")
     again = lw.train(recipe=tmp_path / "run" / "recipe.yaml", out=tmp_path / "again")
     assert again.history[-1]["loss"] == run.history[-1]["loss"]
@@ -159,22 +183,38 @@ def test_a_training_of_some_minutes_ends_in_time_and_can_be_run_again(
         lw.train(sample, out=tmp_path / "run", minutes=1, **TINY)
 
 
-def test_the_same_command_continues_its_unfinished_run_with_its_plan(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def _interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trainings in it are stopped before they are saved."""
     from labelwise.training.loop import Trainer
 
-    def interrupted(self: Trainer) -> None:
+    def interrupt(self: Trainer) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "best_weights", interrupted)
+        patch.setattr(Trainer, "best_weights", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
+            yield
+
+
+def test_the_same_command_continues_its_unfinished_run_with_its_plan(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _interrupted(monkeypatch):
+        lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
     plan = run_recipe(tmp_path / "run")
     monkeypatch.setattr("labelwise.training.speeds.measure_speeds", lambda *args: pytest.fail("it has a plan"))
     run = lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
     assert run.recipe == plan
+
+
+def test_an_unfinished_run_without_a_plan_is_not_continued(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _interrupted(monkeypatch):
+        lw.train(sample, out=tmp_path / "run", **TINY)
+    with pytest.raises(LabelwiseError, match="already holds a run"):
+        lw.train(sample, out=tmp_path / "run", minutes=2, **TINY)
 
 
 def test_a_late_training_leaves_out_the_refit_and_says_so(
@@ -185,7 +225,7 @@ def test_a_late_training_leaves_out_the_refit_and_says_so(
     assert run.recipe is not None
     assert run.recipe.refit == 0
     assert not run.refitted
-    assert "no time is left" in capsys.readouterr().err
+    assert "no time left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,9 @@ def train(
         raise LabelwiseError("an address and a number of processes are for Ray; say so", options={"runner": "ray"})
     earlier = planned_before(changes, Path(out), minutes) if minutes is not None and not overwrite else None
     chosen = earlier or (run_recipe(Path(out)) if resume else load_recipe(recipe, changes))
-    resume = resume or (not overwrite and continues(Path(out), chosen))
+    # With minutes, `chosen` is the default recipe until a plan is made: a run of it is not what was asked for.
+    may_continue = not overwrite and (minutes is None or earlier is not None)
+    resume = resume or (may_continue and continues(Path(out), chosen))
     check(chosen)
     if chosen.model.start is None:
         check_weights(chosen.model.weights)

@@ -79,9 +79,9 @@ class SplitTable:
     def wanted_splits(self, split: str, option: str | None = None) -> list[str]:
         """The splits that a name means: `train`, `train+val`, `trainval`; an error if there is no such split, which
         names the `option` that chooses another."""
-        if split not in self.split_names and split.lower() == "trainval":
-            split = "train+val"
         names = canonical_split(split).split("+")
+        if "trainval" in names and "trainval" not in self.split_names:
+            names = ["train", "val", *(name for name in names if name not in ("train", "val", "trainval"))]
         for name in names:
             if name not in self.split_names and not any(self.split_names):
                 raise LabelwiseError(

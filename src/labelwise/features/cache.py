@@ -27,6 +27,7 @@ from labelwise.model.network import evaluating
 from labelwise.runtime.sessions import FAMILIES, Engine, EngineName, Family
 
 _HASHED_AT_ONCE = 1024
+_ENOUGH_STORED = 0.5  # of the maps, to go on with the engine that has computed them
 _ROUNDS = 3  # of computing; a second one is needed only if files change meanwhile
 
 
@@ -116,7 +117,7 @@ class FeatureCache:
             stores = {family: open_store(backbone, preprocessing, family, folder) for family in FAMILIES}
             shares = {family: builder.stored(store) for family, store in stores.items()}
             chosen = max(FAMILIES, key=lambda family: shares[family])
-            if shares[chosen] < 0.5:
+            if shares[chosen] < _ENOUGH_STORED:
                 chosen = opened("auto").family
             store = stores[chosen]
         else:
@@ -129,10 +130,12 @@ class FeatureCache:
 
     @staticmethod
     def stored_share(table: AnyTable, backbone: nn.Module, preprocessing: Preprocessing, *, flips: bool) -> float:
-        """The share of the maps of these images that need not be computed. Images that cannot be read do not count."""
+        """The share of the maps of these images that `build` need not compute: 0 where another engine may compute all
+        of them anew. Images that cannot be read do not count."""
         images = TableImages(table, preprocessing, "skip")
         builder = MapBuilder(images, backbone, (False, True) if flips else (False,), 1, progress=False)
-        return max(builder.stored(open_store(backbone, preprocessing, family)) for family in FAMILIES)
+        share = max(builder.stored(open_store(backbone, preprocessing, family)) for family in FAMILIES)
+        return share if share >= _ENOUGH_STORED else 0.0
 
     def batch(self, rows: Tensor | Ints, flip: Tensor | Mask | bool = False) -> Tensor:
         """The maps of these rows of the table, float32 [B, C, H, W]; of the mirrored images where `flip` is true.

@@ -11,11 +11,14 @@ from math import ceil, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from labelwise.core.errors import LabelwiseError, counted
+from labelwise.data.splitting import DEFAULT_FRACTIONS
 from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import RECIPE
 from labelwise.training.recipe import OWN_PHOTOS, Recipe, load_recipe, run_recipe
-from labelwise.training.tables import learned_splits, splits_to_refit
+from labelwise.training.tables import learned_splits, own_validation, splits_to_refit
 
 SIZES = (224, 256, 288)
 HEADS = ("hsq", "gap")
@@ -54,7 +57,7 @@ class Speeds(NamedTuple):
     """Seconds on this machine.
 
     Attributes:
-        start: Of what any training does besides, once.
+        start: Fixed cost of a training, in seconds.
         features: Per image, by size; 0 where features are cached.
         step: Per image in a training step, by head and size.
     """
@@ -85,17 +88,16 @@ class Work:
         """The work on some data. Its images are counted, not split: that would read every file."""
         recipe = load_recipe(None, changes)
         data = recipe.data
-        if source.split_names == ("",):
-            fractions = {"train": 0.8, "val": 0.1} if data.validation else {"train": 0.8}
-            counts = {name: round(share * len(source)) for name, share in fractions.items()}
-        else:
-            counts = {name: source.splits.count(name) for name in learned_splits(data)}
-        images = sum(counts.values())
-        held_out = sum(counts.get(name, 0) for name in (data.validation or "").split("+"))
-        if data.validation and not held_out:
-            held_out = round(images * data.validation_share)
         refits = bool(recipe.refit and splits_to_refit(data, source))
-        return cls(images, max(1, images - held_out), refits, changes)
+        if source.split_names == ("",):  # splits of the same sizes as `open_tables` makes
+            ends = np.cumsum([*DEFAULT_FRACTIONS.values()]) * len(source)
+            names = [*DEFAULT_FRACTIONS]
+            source = source.with_splits([names[split] for split in np.searchsorted(ends, np.arange(len(source)) + 0.5)])
+        images = len(source.splits.rows(learned_splits(data, source)))
+        training = len(source.rows(data.train))
+        if data.validation and not own_validation(data, source.split_names):
+            training -= round(training * data.validation_share)
+        return cls(images, max(1, training), refits, changes)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -118,8 +120,12 @@ class Work:
 
     def epochs(self, plan: Plan) -> int:
         """Of the training, without the last ones on all images."""
-        training = max(1, round(plan.images * self.training / self.images))
-        return self.shortened(plan).with_enough_epochs(max(1, training // self.recipe.batch_size)).epochs
+        batches = max(1, self.training_images(plan) // self.recipe.batch_size)
+        return self.shortened(plan).with_enough_epochs(ceil(batches / self.recipe.accumulate)).epochs
+
+    def training_images(self, plan: Plan) -> int:
+        """How many of the plan's images are for training."""
+        return max(1, round(plan.images * self.training / self.images))
 
     def shortened(self, plan: Plan) -> Recipe:
         """The recipe with the plan's length."""
@@ -137,7 +143,7 @@ class Work:
     def seconds(self, plan: Plan, speeds: Speeds) -> float:
         """How long the plan takes from now on."""
         step, epochs = speeds.step[plan.head, plan.size], self.epochs(plan)
-        training = max(1, round(plan.images * self.training / self.images))
+        training = self.training_images(plan)
         seen = epochs * (training + VALIDATION * (plan.images - training))
         if self.refits:
             seen += max(1, round(self.recipe.refit * epochs)) * plan.images
@@ -175,16 +181,17 @@ class Choice:
     @property
     def recipe(self) -> Recipe:
         """The plan as a recipe, which says where its settings come from."""
-        why = {"description": f"{_planned_for(self.budget)}: {self._described(self.plan)}"}
+        why = {"description": f"{_planned_for(self.budget)} {self._described(self.plan)}"}
         return self.work.recipe_of(self.plan).model_copy(update=why)
 
     def __str__(self) -> str:
         """What was picked and why, and what more time would buy."""
         why = f"of {counted(self.fitting, 'plan')} that fit, it should be the most accurate"
-        told = f"{self.budget:g} minutes: {self._described(self.plan)}, about {self.minutes:.1f} minutes; {why}"
+        told = f"{_minutes(self.budget)}: {self._described(self.plan)}, about {self.minutes:.1f} minutes; {why}"
         if self.better is None:
             return f"{told}. More time would hardly improve it"
-        return f"{told}. {ceil(self.better_minutes)} minutes would buy {self._described(self.better, self.plan)}"
+        more = counted(ceil(self.better_minutes), "minute")
+        return f"{told}. {more} would buy {self._described(self.better, self.plan)}"
 
     def _described(self, plan: Plan, instead_of: Plan | None = None) -> str:
         """A plan in words; of one `instead_of` another, what differs."""
@@ -215,8 +222,8 @@ def choose(work: Work, speeds: Speeds, minutes: float, spent: float = 0.0) -> Ch
     if not fitting:
         least = ceil(10 * min(times.values())) / 10
         raise LabelwiseError(
-            f"{minutes:g} minutes are too few for the {work.images:,} images on this machine; the shortest training "
-            f"takes about {least:g}",
+            f"no training on the {work.images:,} images fits into {_minutes(minutes)} on this machine; the shortest one "
+            f"takes about {_minutes(least)}",
             options={"minutes": least},
         )
     best = min(fitting, key=lambda plan: (expected_left(plan), times[plan]))
@@ -243,4 +250,12 @@ def planned_before(changes: Mapping[str, Any], folder: Path, minutes: float) -> 
 
 
 def _planned_for(minutes: float) -> str:
-    return f"Planned for {minutes:g} minutes"
+    return f"Planned for {_minutes(minutes)}:"
+
+
+def _minutes(minutes: float) -> str:
+    """
+    >>> _minutes(1), _minutes(2.5), _minutes(1e6)
+    ('1 minute', '2.5 minutes', '1000000 minutes')
+    """
+    return f"{np.format_float_positional(float(minutes), trim='-')} {'minute' if minutes == 1 else 'minutes'}"

@@ -49,7 +49,7 @@ class DataRecipe(Config):
         empty_images: Training and validation images without any label: `keep`, or `drop` as ML-Decoder's code
             does on NUS-WIDE.
         validation_share: Share of the training images that is held out if the data has no validation split.
-        max_images: Images to train and validate on, at most: a sample in which every label keeps its share.
+        max_images: Images to train and validate on, at most: a sample in which splits and labels keep their shares.
         on_bad_image: `skip` leaves out images that cannot be decoded.
     """
 

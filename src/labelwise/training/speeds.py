@@ -26,6 +26,7 @@ from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import Recipe
 from labelwise.training.setup import build_model
+from labelwise.training.tables import learned_splits
 
 _BATCHES = 4  # of images that are timed, after one to warm up
 _STEPS = 5
@@ -58,13 +59,13 @@ def _feature_seconds(
     with the pixels is the engine's part. Images whose features are cached take no time.
     """
     batch_size = min(recipe.batch_size, 32)
-    table = _some_images(source, (_BATCHES + 1) * batch_size)
+    table = _some_images(_learned_part(source, recipe), (_BATCHES + 1) * batch_size)
     views = 1 + (recipe.augmentation.flip > 0)
     found: dict[int, float] = {}
     missing: dict[int, float] = {}
     for size in sizes:
-        preprocessing = _resized(model, size)
-        missing[size] = 1 - FeatureCache.stored_share(table, model.backbone, preprocessing, flips=views > 1)
+        stored = FeatureCache.stored_share(table, model.backbone, _resized(model, size), flips=views > 1)
+        missing[size] = 1 - stored
     if not any(missing.values()):
         return missing
     preprocessing = _resized(model, sizes[-1])
@@ -76,19 +77,22 @@ def _feature_seconds(
         batch_size=batch_size,
         full_batches=True,
     )
-    seconds = in_engine = 0.0
-    images, started = 0, time.perf_counter()
+    reading = in_engine = 0.0
+    images = computed = 0
+    started = time.perf_counter()
     for number, (rows, inputs) in enumerate(TableImages(table, preprocessing, "skip").batches(batch_size)):
         filled = np.resize(inputs, (batch_size, *inputs.shape[1:]))
         before = time.perf_counter()
         engine(filled)
         now = time.perf_counter()
         if number or len(table) <= batch_size:  # the first one warms up
-            seconds, in_engine, images = seconds + now - started, in_engine + now - before, images + len(rows)
+            # A last batch that is filled up says what a whole one costs, but reads only its own images.
+            reading, images = reading + before - started, images + len(rows)
+            in_engine, computed = in_engine + now - before, computed + batch_size
         started = now
     for size in sizes:
-        scaled = in_engine * views * (size / sizes[-1]) ** 2
-        found[size] = missing[size] * (seconds - in_engine + scaled) / max(1, images)
+        scaled = views * (size / sizes[-1]) ** 2 * in_engine / max(1, computed)
+        found[size] = missing[size] * (reading / max(1, images) + scaled)
     return found
 
 
@@ -127,6 +131,13 @@ def _step_seconds(recipe: Recipe, model: LabelModel, source: LabelTable, size: i
         trainer = Trainer(model.head, batch, len(source.labels), short, Path(folder), fabric, Display(None), "")
         trainer.run(resume=False)
     return 1 / float(trainer.progress.history[-1]["images_per_second"])
+
+
+def _learned_part(source: LabelTable, recipe: Recipe) -> LabelTable:
+    """The images that a training sees; all of those without splits, which are not made yet."""
+    if source.split_names == ("",):
+        return source
+    return source.select(source.splits.rows(learned_splits(recipe.data, source)))
 
 
 def _some_images(source: LabelTable, count: int) -> LabelTable:

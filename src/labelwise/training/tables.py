@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def open_tables(
     train_table = usable_part(table.select(data.train), data, display)
     if data.validation is None:
         return train_table, None
-    if data.validation in table.split_names or "+" in data.validation:
+    if own_validation(data, table.split_names):
         return train_table, usable_part(table.select(data.validation), data, display)
     if data.validation != "val":
         table.select(data.validation)  # raises, and lists the splits there are
@@ -80,23 +81,40 @@ def open_tables(
     return parts.select("train"), parts.select("val")
 
 
-def learned_splits(data: DataRecipe) -> set[str]:
-    """The splits that a training sees: `refit` names both in `train`."""
-    return {*data.train.split("+"), *(data.validation or "").split("+")} - {""}
+def own_validation(data: DataRecipe, names: Collection[str]) -> bool:
+    """Whether the validation images are splits of their own among those with these `names`, not held out of others."""
+    return data.validation is not None and (data.validation in names or "+" in data.validation)
+
+
+def learned_splits(data: DataRecipe, table: LabelTable) -> list[str]:
+    """The splits of the table that a training sees, in the table's order: `refit` names all of them in `train`."""
+    names = {*table.wanted_splits(data.train)}
+    if data.validation is not None and own_validation(data, table.split_names):
+        names |= {*table.wanted_splits(data.validation)}
+    return [name for name in table.split_names if name in names]
 
 
 def sampled(table: LabelTable, recipe: Recipe) -> LabelTable:
     """`table` with at most `max_images` images to train and validate on: the same ones for the same seed, so that a
-    resumed run and `refit` find them again. Other splits stay whole."""
+    resumed run and `refit` find them again. Each split keeps its share and at least one image; other splits stay
+    whole."""
     most = recipe.data.max_images
-    rows = np.flatnonzero(np.isin(table.splits, [*learned_splits(recipe.data)]))
-    if most is None or len(rows) <= most:
+    if most is None:
         return table
-    seen = table.select(rows)
-    shares = {"kept": most / len(rows), "left": 1 - most / len(rows)}
-    drawn = split(seen.with_splits([""] * len(seen)), shares, seed=recipe.seed, duplicates=())
+    parts = [table.splits.rows([name]) for name in learned_splits(recipe.data, table)]
+    ends = np.cumsum([0, *map(len, parts)])
+    if ends[-1] <= most:
+        return table
+    counts = np.maximum(1, np.diff(np.rint(ends * most / ends[-1]).astype(int)))
+    largest = counts.argmax()
+    counts[largest] = max(1, counts[largest] - (counts.sum() - most))  # it gives what small splits got beyond theirs
     kept = np.ones(len(table), bool)
-    kept[rows[drawn.rows("left")]] = False
+    for rows, count in zip(parts, counts, strict=True):
+        if count < len(rows):
+            part = table.select(rows)
+            shares = {"kept": count / len(rows), "left": 1 - count / len(rows)}
+            drawn = split(part.with_splits([""] * len(part)), shares, seed=recipe.seed, duplicates=())
+            kept[rows[drawn.rows("left")]] = False
     return table.select(kept)
 
 
@@ -138,8 +156,7 @@ def splits_to_refit(data: DataRecipe, source: AnyTable) -> str | None:
     if data.validation is None or "test" not in names:
         return None
     # Validation images that are no split of their own were drawn from the training images.
-    own = data.validation in names or "+" in data.validation
-    splits = f"{data.train}+{data.validation}" if own else data.train
+    splits = f"{data.train}+{data.validation}" if own_validation(data, names) else data.train
     return None if "test" in splits.split("+") else splits
 
 
