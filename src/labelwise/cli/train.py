@@ -76,7 +76,7 @@ def train(
     )
     if dry_run and minutes is not None:
         raise LabelwiseError(
-            "--dry-run counts what a recipe needs; --minutes chooses one by measuring: leave out either"
+            "--dry-run counts what a recipe needs; --minutes chooses one by measuring: use one or the other"
         )
     if dry_run:
         say(str(lw.estimate(data, recipe=recipe, **counted, **settings)))

@@ -57,7 +57,7 @@ class Speeds(NamedTuple):
     """Seconds on this machine.
 
     Attributes:
-        start: Of what any training does besides, once.
+        start: Fixed cost of a training, in seconds.
         features: Per image, by size; 0 where features are cached.
         step: Per image in a training step, by head and size.
     """
@@ -181,16 +181,17 @@ class Choice:
     @property
     def recipe(self) -> Recipe:
         """The plan as a recipe, which says where its settings come from."""
-        why = {"description": f"{_planned_for(self.budget)}: {self._described(self.plan)}"}
+        why = {"description": f"{_planned_for(self.budget)} {self._described(self.plan)}"}
         return self.work.recipe_of(self.plan).model_copy(update=why)
 
     def __str__(self) -> str:
         """What was picked and why, and what more time would buy."""
         why = f"of {counted(self.fitting, 'plan')} that fit, it should be the most accurate"
-        told = f"{self.budget:g} minutes: {self._described(self.plan)}, about {self.minutes:.1f} minutes; {why}"
+        told = f"{_minutes(self.budget)}: {self._described(self.plan)}, about {self.minutes:.1f} minutes; {why}"
         if self.better is None:
             return f"{told}. More time would hardly improve it"
-        return f"{told}. {ceil(self.better_minutes)} minutes would buy {self._described(self.better, self.plan)}"
+        more = counted(ceil(self.better_minutes), "minute")
+        return f"{told}. {more} would buy {self._described(self.better, self.plan)}"
 
     def _described(self, plan: Plan, instead_of: Plan | None = None) -> str:
         """A plan in words; of one `instead_of` another, what differs."""
@@ -221,8 +222,8 @@ def choose(work: Work, speeds: Speeds, minutes: float, spent: float = 0.0) -> Ch
     if not fitting:
         least = ceil(10 * min(times.values())) / 10
         raise LabelwiseError(
-            f"{minutes:g} minutes are too few for the {work.images:,} images on this machine; the shortest training "
-            f"takes about {least:g}",
+            f"no training on the {work.images:,} images fits into {_minutes(minutes)} on this machine; the shortest "
+            f"takes about {_minutes(least)}",
             options={"minutes": least},
         )
     best = min(fitting, key=lambda plan: (expected_left(plan), times[plan]))
@@ -249,4 +250,12 @@ def planned_before(changes: Mapping[str, Any], folder: Path, minutes: float) -> 
 
 
 def _planned_for(minutes: float) -> str:
-    return f"Planned for {minutes:g} minutes"
+    return f"Planned for {_minutes(minutes)}:"
+
+
+def _minutes(minutes: float) -> str:
+    """
+    >>> _minutes(1), _minutes(2.5), _minutes(1e6)
+    ('1 minute', '2.5 minutes', '1000000 minutes')
+    """
+    return f"{np.format_float_positional(float(minutes), trim='-')} {'minute' if minutes == 1 else 'minutes'}"

@@ -135,7 +135,7 @@ def _train(
     # A loss that remembers images, or changes over the epochs, would begin anew.
     splits = splits_to_refit(recipe.data, source) if recipe.refit and trainer.loss.is_steady else None
     if splits and deadline is not None and _refit_ends(long_enough, trainer, train_table, held_out) > deadline:
-        display.say("no time is left to learn from the validation images, too")
+        display.say("skipping the refit on validation images: no time left")
         splits = None
         save_recipe(recipe.model_copy(update={"refit": 0.0}), folder / RECIPE)  # what was trained, also for --resume
     outputs = gathered(fabric, held_out_outputs(model.head if frozen else model, recipe, batches, fabric))
