@@ -120,7 +120,7 @@ def test_it_takes_all_images_at_the_best_size_if_there_is_time_and_a_sample_if_t
     assert str(short).startswith("1 minute: ")
     assert "minutes would buy" in str(short)
     assert str(choose(work, speeds, 1e6)).startswith("1000000 minutes: ")
-    with pytest.raises(LabelwiseError, match="the 5,011 images fits into 0.05 minutes on this machine"):
+    with pytest.raises(LabelwiseError, match=r"the 5,011 images fits into 0\.05 minutes on this machine"):
         choose(work, speeds, 0.05)
 
 

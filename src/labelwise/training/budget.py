@@ -222,7 +222,7 @@ def choose(work: Work, speeds: Speeds, minutes: float, spent: float = 0.0) -> Ch
     if not fitting:
         least = ceil(10 * min(times.values())) / 10
         raise LabelwiseError(
-            f"no training on the {work.images:,} images fits into {_minutes(minutes)} on this machine; the shortest one "
+            f"no training on the {work.images:,} images fits into {_minutes(minutes)} on this machine; the shortest "
             f"takes about {_minutes(least)}",
             options={"minutes": least},
         )
