@@ -267,7 +267,7 @@ def differences_of_labels(
         return []
     ours, theirs = (mean_draws([draws for draws, _ in same]) for same in zip(*each, strict=True))
     labels = each[0][0][1]
-    precision = {(run["row"], run["seed"]): np.array([run["AP"][label] for label in labels]) for run in runs}
+    precision = {(run["row"], run["seed"]): np.array([run["AP"][label] for label in labels], float) for run in runs}
     gaps = np.mean([precision[pair[0], seed] - precision[pair[1], seed] for seed in seeds], axis=0) / 100
     return difference_rows(labels, *label_differences(gaps, ours, theirs))
 
