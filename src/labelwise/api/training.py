@@ -47,8 +47,7 @@ _NOT_SETTINGS = (
     "address",
     "processes",
     "settings",
-    "started",
-)  # locals of `train` that no recipe has
+)  # arguments of `train` that no recipe has
 
 
 def train(
@@ -120,8 +119,8 @@ def train(
         >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
         >>> run.evaluate(split="test")  # doctest: +SKIP
     """
-    started = time.monotonic()
     named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
+    started = time.monotonic()
     source = _DataSource(data, settings, Path(out))
     named |= source.argument
     if "start" in named:
