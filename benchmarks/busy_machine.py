@@ -1,13 +1,14 @@
-"""Speed beside other work: how long waiting threads may spin, idle and with one busy process beside it.
+"""Speed beside other work: how threads wait and how they share a batch, idle and with one busy process beside it.
 
     python benchmarks/busy_machine.py --json benchmarks/results/busy-machine.json
 
 Cases: training steps of the default head on feature maps; the default backbone on batches of images with each engine;
 feature building, in which the same engines run beside the threads that decode photos. `default` is what each library
-does by itself, `labelwise` what it does when labelwise opens it; the others are what else can be chosen. All compute in
-float32. Every measurement is a process of its own, because some settings are read once. All choices take turns in one
-round, idle and busy, so that other load on the machine meets all of them; ratios are of the same round, their median
-is reported. Cases that are measured later are added to the file.
+does by itself, `labelwise` what it does when labelwise opens it: each thread computes some images of a batch. With
+`together` all threads compute each operation, as labelwise does for a few images. All compute in float32. Every
+measurement is a process of its own, because some settings are read once. All choices take turns in one round, idle and
+busy, so that other load on the machine meets all of them; ratios are of the same round, their median is reported. Cases
+that are measured later are added to the file.
 """
 
 from __future__ import annotations
@@ -38,13 +39,12 @@ OPENMP: dict[str, dict[str, Any]] = {  # environment variables
 ONNX_RUNTIME: dict[str, dict[str, Any]] = {  # of the session; with its own number of threads it does not pin them
     "default": {},
     "labelwise": {},
-    "spin 20 us": {"session.intra_op.spin_duration_us": "20"},
-    "spin 200 us": {"session.intra_op.spin_duration_us": "200"},
+    "together": {"session.intra_op.allow_spinning": "0"},
 }
 OPENVINO: dict[str, dict[str, Any]] = {
     "default": {},
     "labelwise": {},
-    "latency, not pinned": {"PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False},
+    "together": {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": 1, "ENABLE_CPU_PINNING": False},
 }
 CASES = {
     "train": OPENMP,
@@ -53,7 +53,8 @@ CASES = {
     "features-onnxruntime": ONNX_RUNTIME,
     "features-openvino": OPENVINO,
 }
-NETWORK = "backbone.onnx"
+NETWORKS = {"labelwise": "some-images.onnx"}  # for the images that a thread takes
+NETWORK = "batch.onnx"
 BUSY = "import time; end = time.time() + 600\nwhile time.time() < end: pass"
 Network = Callable[[np.ndarray], object]
 
@@ -126,7 +127,8 @@ def measure(case: str, choice: str, folder: Path, seconds: float) -> float:
     if case == "train":
         step = training_step()
     else:
-        opened = (openvino_network if case.endswith("openvino") else onnx_network)(folder / NETWORK, choice)
+        network = folder / NETWORKS.get(choice, NETWORK)
+        opened = (openvino_network if case.endswith("openvino") else onnx_network)(network, choice)
         images = np.random.default_rng(0).standard_normal((BATCH, 3, SIZE, SIZE), np.float32)
         step = building_step(folder, opened) if case.startswith("features") else lambda: opened(images)
     for _ in range(2):
@@ -143,12 +145,14 @@ def prepare(folder: Path) -> None:
     from PIL import Image
 
     from labelwise.engines.convert import convert
+    from labelwise.runtime.sessions import IMAGES_AT_ONCE
     from labelwise.training.recipe import OWN_PHOTOS
     from labelwise.training.setup import build_model
 
     recipe = OWN_PHOTOS.model_copy(update={"model": OWN_PHOTOS.model.model_copy(update={"weights": "none"})})
     backbone = build_model(recipe, ("label",)).backbone.eval()
-    convert(backbone, "onnxruntime", folder, size=SIZE, batch=BATCH).rename(folder / NETWORK)
+    for batch, name in ((BATCH, NETWORK), (IMAGES_AT_ONCE, NETWORKS["labelwise"])):
+        convert(backbone, "onnxruntime", folder, size=SIZE, batch=batch).rename(folder / name)
     generator = np.random.default_rng(0)
     for number in range(PHOTOS):
         coarse = generator.integers(0, 256, (94, 125, 3), np.uint8)

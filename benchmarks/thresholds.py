@@ -46,7 +46,7 @@ def trained(parts: LabelTable, seed: int) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         photos = f"{folder}/photos.csv"
         write_manifest(parts, Path(photos))
-        run = lw.train(photos, out=f"{folder}/run", seed=seed, **{"data.labels": list(parts.labels)})
+        run = lw.train(photos, out=f"{folder}/run", seed=seed, head="hsq", **{"data.labels": list(parts.labels)})
         held_out = run.held_out(parts.select("val"))
         assert held_out is not None
         model, test = run.model(), parts.select("test")

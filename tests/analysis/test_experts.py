@@ -144,6 +144,7 @@ def test_training_records_the_gates_of_each_epoch(
         "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
+        "model.head": "hsq",
         "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 3},
         "model.freeze": freeze,
         "optimizer.lr": 1e-2,

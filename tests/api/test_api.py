@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELWISE_CACHE", str(folder / "cache"))
         make_sample(folder / "sample", images=30, size=40, progress=False)
-        run = lw.train(folder / "sample" / "labels.csv", out=folder / "run", **TINY, **{"head.dim": 16})
+        run = lw.train(folder / "sample" / "labels.csv", out=folder / "run", head="hsq", **TINY, **{"head.dim": 16})
     assert run.recipe is not None
     assert (run.recipe.epochs, run.recipe.model.options["dim"]) == (1, 16)
     return folder
@@ -164,6 +164,15 @@ def test_explain(place: Path, tmp_path: Path) -> None:
     data = place / "sample" / "labels.csv"
     assert lw.check_explanations(data, place / "run", images=4, workers=0).images == 4
     assert len(lw.explain_experts(data, place / "run", workers=0).names) == 13
+
+
+def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
+    """The default head has no experts: their number would silently do nothing."""
+    with pytest.raises(
+        lw.LabelwiseError, match="'shared_experts' changes nothing in the head 'hsq-baseline'"
+    ) as raised:
+        lw.train("photos.csv", out=tmp_path / "run", **{"head.shared_experts": 4})
+    assert raised.value.options == {"head": "hsq"}
 
 
 def test_complexity_of_a_new_and_of_a_given_model(place: Path) -> None:

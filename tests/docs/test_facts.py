@@ -66,18 +66,27 @@ def test_every_head_of_the_study_has_weights_and_costs_something() -> None:
 @pytest.mark.parametrize(
     ("cell", "name"),
     [
-        ("`hsq` (ICLR 2024), the default", "hsq"),
+        ("`hsq-baseline`, the default", "hsq-baseline"),
+        ("`hsq` (ICLR 2024)", "hsq"),
         ("`q2l` (Query2Label)", "q2l"),
-        ("`transformer-decoder`", "transformer-decoder"),
         ("`ml-decoder` (WACV 2023)", "ml-decoder-k20"),
         ("`csra`", "csra"),
         ("`gap`, the linear probe", "gap"),
     ],
 )
 def test_table_of_the_readme(cell: str, name: str) -> None:
-    summary = next(row for row in results("voc-study")["summary"] if row["row"] == name)
-    spread = summary["mAP_sd"]
-    assert row("README.md", cell)[0] == f"{summary['mAP']:.1f} ± {spread:.{1 if spread >= 0.05 else 2}f}"
+    for study, shown in zip(("voc-study", "coco-study"), row("README.md", cell), strict=False):
+        summary = next(row for row in results(study)["summary"] if row["row"] == name)
+        spread = summary["mAP_sd"]
+        assert shown == f"{summary['mAP']:.1f} ± {spread:.{1 if spread >= 0.05 else 2}f}"
+
+
+def test_table_of_the_default_head() -> None:
+    runs = results("default-head")["runs"]
+    for head in dict.fromkeys(run["head"] for run in runs):
+        for data, shown in zip(("coco", "voc"), row("docs/guides/heads.md", f"`--head {head}`"), strict=False):
+            found = [run["mAP"] for run in runs if (run["head"], run["data"]) == (head, data)]
+            assert shown == ", ".join(f"{one:.2f}" for one in found)
 
 
 def test_masking_table() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ def test_an_engine_gives_the_models_logits(model: LabelModel, family: Family) ->
     kept = first.copy()
     engine(noise(2) + 1)
     assert (first == kept).all()  # a result is the caller's own
+
+
+@pytest.mark.parametrize("family", ["onnxruntime", "openvino"])
+def test_threads_share_a_batch(model: LabelModel, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the images of a batch are divided, each output is that of its image; also for several callers at once."""
+    pytest.importorskip(family)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    engine = open_engine(family, model, size=64)
+    batches = [noise(images) for images in (1, 5, 6, 7, 13, 32)]
+    with ThreadPoolExecutor(len(batches)) as callers:
+        answers = list(callers.map(engine, batches))
+    for images, found in zip(batches, answers, strict=True):
+        expected = np.concatenate([TorchEngine(model)(image[None]) for image in images])
+        assert relative_difference(found, expected) < 1e-4
 
 
 def test_a_conversion_is_kept_and_a_changed_weight_is_another_network(

@@ -126,7 +126,7 @@ def test_fitting_is_part_of_the_run(sample: Path, tmp_path: Path) -> None:
 
 def test_a_run_is_opened_by_its_folder_or_by_its_model_folder(sample: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run = train(recipe(sample), folder)
+    run = train(recipe(sample, **{"model.head": "hsq"}), folder)
     assert [Run(source).folder for source in (folder, folder / "model", str(folder))] == [folder] * 3
     assert [find_run(source) for source in (folder, folder / "model", tmp_path, "owner/name")] == [folder] * 2 + [
         None

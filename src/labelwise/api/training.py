@@ -26,7 +26,7 @@ from labelwise.data.table import LabelTable
 from labelwise.runtime.run_files import SPLITS, settle
 from labelwise.sweeps.plan import check_data, plan
 from labelwise.training.budget import Work, choose, planned_before
-from labelwise.training.check import check
+from labelwise.training.check import check, check_options
 from labelwise.training.recipe import Freeze, Recipe, full_key, load_recipe, run_recipe
 from labelwise.training.run import Run, check_folder, continues, restarts
 from labelwise.training.tables import data_fingerprint, open_source
@@ -76,7 +76,7 @@ def train(
     processes: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Train a model on images with labels. Without a recipe: an HSQ head on a frozen, pretrained backbone.
+    """Train a model on images with labels. Without a recipe: a query head on a frozen, pretrained backbone.
 
     Args:
         data: Images and labels: a path, `format:path` or `format:path?option=value`, also shards and buckets (`*.tar`,
@@ -146,6 +146,7 @@ def train(
     may_continue = not overwrite and (minutes is None or earlier is not None)
     resume = resume or (may_continue and continues(Path(out), chosen))
     check(chosen)
+    check_options(chosen, changes)
     if chosen.model.start is None:
         check_weights(chosen.model.weights)
     check_folder(Path(out), resume, overwrite)

@@ -47,7 +47,7 @@ def train(
     gpu: str | None = None,
     gpus: int | None = None,
 ) -> None:
-    """Train a model. Without a recipe: an HSQ head on a frozen, pretrained backbone, which suits a laptop.
+    """Train a model. Without a recipe: a query head on a frozen, pretrained backbone, which suits a laptop.
 
     Parameters
     ----------

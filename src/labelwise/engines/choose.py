@@ -31,11 +31,13 @@ from labelwise.model.model import LabelModel
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import (
     FAMILIES,
+    IMAGES_AT_ONCE,
     TOLERANCE,
     Engine,
     EngineName,
     Family,
     relative_difference,
+    stream_count,
 )
 
 FORMAT = 1  # raised when the same network is converted to a different file
@@ -143,7 +145,7 @@ def _torch_engine(module: nn.Module) -> TorchEngine:
 
 def _measured(module: nn.Module, place: Path, inputs: _Inputs) -> tuple[dict[str, Any], Engine]:
     """The fastest family, the images per second of each, and why others were left out; and the fastest engine."""
-    images = inputs.noise(inputs.batch_size)
+    images = inputs.noise(min(inputs.batch_size, 2 * IMAGES_AT_ONCE * stream_count()))
     engines: dict[str, Engine] = {}
     left_out: dict[str, str] = {}
     for family in FAMILIES:
@@ -154,7 +156,7 @@ def _measured(module: nn.Module, place: Path, inputs: _Inputs) -> tuple[dict[str
     with work_of_others() as others:
         runs = {family: partial(engine, images) for family, engine in engines.items()}
         times = in_turns(runs, seconds=0, rounds=_TIMED_RUNS, hopeless=_HOPELESS)
-    speeds = {family: round(1e3 * inputs.batch_size / timing.best, 2) for family, timing in times.items()}
+    speeds = {family: round(1e3 * len(images) / timing.best, 2) for family, timing in times.items()}
     best = max(speeds, key=lambda family: speeds[family])
     choice = {
         "family": best,
@@ -184,7 +186,7 @@ def _converted(module: nn.Module, family: Family, place: Path, inputs: _Inputs) 
     if not path.is_file():
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as folder:
-            batch = inputs.batch_size if inputs.full_batches else None
+            batch = IMAGES_AT_ONCE if inputs.full_batches else None
             file = convert(_optimized(module), "onnxruntime", Path(folder), size=inputs.size, batch=batch)
             os.replace(file, path)
     engine, images = open_file(path, family), inputs.noise(min(inputs.batch_size, 2))
@@ -198,7 +200,7 @@ def _converted(module: nn.Module, family: Family, place: Path, inputs: _Inputs) 
 def _place(module: nn.Module, inputs: _Inputs) -> Path:
     """The cache folder of a network, keyed by its weights and by what affects its conversion."""
     versions = [package_version(name) for name in ("torch", "onnxscript")]
-    made_for = f"{inputs.size} x {inputs.batch_size}" if inputs.full_batches else inputs.size
+    made_for = f"{inputs.size} x {IMAGES_AT_ONCE}" if inputs.full_batches else inputs.size
     digest = sha256(f"engines {FORMAT} {made_for} {versions}", *network_parts(module))
     return cache_folder() / "engines" / digest.hexdigest()[:32]
 

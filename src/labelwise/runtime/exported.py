@@ -17,7 +17,7 @@ from labelwise.core.config import Config
 from labelwise.core.errors import LabelwiseError, counted, nearest_path
 from labelwise.data.images import is_image
 from labelwise.runtime.prediction import Evidence, TaggerConfig
-from labelwise.runtime.sessions import EngineName, Family, FileEngine, OnnxEngine, OpenVinoEngine
+from labelwise.runtime.sessions import EngineName, Family, OnnxEngine, OpenVinoEngine, SessionEngine
 
 FORMAT = 1  # raised when older versions cannot read what this one writes
 CONFIG = "config.json"
@@ -51,7 +51,7 @@ class ExportedModel:
     about: ExportConfig
     config: TaggerConfig
     content: dict[str, Any]  # all of the model's config, as JSON
-    _session: FileEngine | None = None
+    _session: SessionEngine | None = None
 
     def open(self, engine: EngineName = "auto") -> Self:
         """Open the network by this engine; an error if it cannot run the file, or if the file has other labels."""
@@ -59,7 +59,7 @@ class ExportedModel:
         family = self._family(engine)
         if not path.is_file():
             raise LabelwiseError(f"{str(self.folder)!r} has no {path.name}; copy the whole folder")
-        session: FileEngine = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
+        session: SessionEngine = OnnxEngine(path) if family == "onnxruntime" else OpenVinoEngine(path)
         self._require_same_labels(path, session.output_shape, session.metadata)
         if len(session.inputs) != len(self.about.inputs):
             raise LabelwiseError(f"the inputs of {str(path)!r} are not those in {CONFIG}; export the model again")
@@ -71,7 +71,7 @@ class ExportedModel:
         return f"<ExportedModel {str(self.folder)!r}: {counted(len(self.config.labels), 'label')}, {about}>"
 
     @property
-    def engine(self) -> FileEngine:
+    def engine(self) -> SessionEngine:
         if self._session is None:
             self.open()
         assert self._session is not None

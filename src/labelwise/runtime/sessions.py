@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -22,6 +26,11 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 # Engines sum in different orders. Outputs may differ by this share of the largest one (or of 1, if that is more).
 TOLERANCE = 1e-4
 _WATCHER = "labelwise-time-limit"
+# What a thread takes of a batch: more do not stay in its cache, fewer cost a little more each.
+IMAGES_AT_ONCE = 2
+_MOST_STREAMS = 16  # parts of a batch of 32; with more threads, several compute a part together
+Inputs = dict[str, Floats]
+Outputs = dict[str, Floats]
 
 
 class Engine(Protocol):
@@ -34,23 +43,6 @@ class Engine(Protocol):
     def family(self) -> Family: ...
 
     def __call__(self, images: Floats, known: Floats | None = None) -> Floats: ...
-
-
-class FileEngine(Engine, Protocol):
-    """An engine that runs a network from a file, which may also tell what led to its logits."""
-
-    @property
-    def output_shape(self) -> list[Any]:
-        """Of the first output; dynamic sides are no integers."""
-
-    @property
-    def metadata(self) -> dict[str, str]: ...
-
-    @property
-    def inputs(self) -> list[str]: ...
-
-    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
-        """All outputs by their names."""
 
 
 def inputs_for(names: Sequence[str], shape: Sequence[Any], images: Floats, known: Floats | None) -> dict[str, Floats]:
@@ -102,7 +94,60 @@ def relative_difference(found: Floats, expected: Floats) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
-class OnnxEngine:
+def stream_count() -> int:
+    """How many parts of a batch are computed at the same time: one for each thread, where there are not too many."""
+    return min(thread_count(), _MOST_STREAMS)
+
+
+class SessionEngine(ABC):
+    """A network from a file. All threads together compute a few images. A batch is computed in several streams: no
+    thread then waits for all others after every operation, which is faster, above all beside other work
+    (benchmarks/busy_machine.py)."""
+
+    family: Family
+    inputs: list[str]
+    output_shape: list[Any]  # of the first output; dynamic sides are no integers
+    metadata: dict[str, str]
+    _whole: Any  # computes with all threads
+    _streams: Any  # computes several parts of a batch at the same time
+    _names: list[str]  # of the outputs
+    _batch: int | None  # the only batch size that the network takes; None for any
+
+    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
+        first = self._names[0]
+        return self._computed([first], images, known)[first]
+
+    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
+        return self._computed(self._names, images, known)
+
+    def _computed(self, names: list[str], images: Floats, known: Floats | None) -> Outputs:
+        inputs, streams = inputs_for(self.inputs, self.output_shape, images, known), stream_count()
+        if self._batch is None and (streams == 1 or len(images) < 2 * streams):
+            return self._run(self._whole, names, inputs)
+        at_once = self._batch or IMAGES_AT_ONCE
+        parts = [
+            {name: values[first : first + at_once] for name, values in inputs.items()}
+            for first in range(0, len(images), at_once)
+        ]
+        with ThreadPoolExecutor(streams) as pool:
+            found = list(pool.map(partial(self._run, self._streams, names), parts))
+        return {name: np.concatenate([outputs[name] for outputs in found]) for name in names}
+
+    @abstractmethod
+    def _run(self, session: Any, names: list[str], inputs: Inputs) -> Outputs:
+        """These outputs; `session`: one of the two. Several threads call it at the same time."""
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the runtimes have a dozen error classes, some with the file's content in the message
+        reason = " ".join(str(error).split())[:200]
+        raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
+
+
+class OnnxEngine(SessionEngine):
     family: Family = "onnxruntime"
 
     def __init__(self, path: Path) -> None:
@@ -110,36 +155,34 @@ class OnnxEngine:
             import onnxruntime
         except ImportError:
             raise missing_extra("onnxruntime", "onnx") from None
-        options = onnxruntime.SessionOptions()
+        self._path, self._runtime = path, onnxruntime
+        with _readable(path):
+            session = self._whole = self._session(thread_count())
+        images = session.get_inputs()[0].shape[:1]
+        self._batch = images[0] if images and isinstance(images[0], int) else None
+        self.inputs = [entry.name for entry in session.get_inputs()]
+        self._names = [output.name for output in session.get_outputs()]
+        self.output_shape = session.get_outputs()[0].shape
+        self.metadata = session.get_modelmeta().custom_metadata_map
+
+    @cached_property
+    def _streams(self) -> Any:
+        return self._session(thread_count() // stream_count())
+
+    def _session(self, threads: int) -> Any:
+        options = self._runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
         # By default it pins each thread to a core and lets idle threads spin: both take the cores from the threads that
         # decode the next images.
-        options.intra_op_num_threads = thread_count()
+        options.intra_op_num_threads = threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        except Exception as error:  # the runtime has a dozen error classes without a common base
-            reason = " ".join(str(error).split())[:200]
-            raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
-        self._path, self._options = path, onnxruntime.RunOptions
-        self.inputs = [entry.name for entry in inputs]
-        self._names = [output.name for output in outputs]
-        self.output_shape: list[Any] = outputs[0].shape  # names and None for dynamic sides
-        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+        return self._runtime.InferenceSession(self._path, options, providers=["CPUExecutionProvider"])
 
-    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
-        return self._run(self._names[:1], images, known)[0]
-
-    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
-        return dict(zip(self._names, self._run(self._names, images, known), strict=True))
-
-    def _run(self, names: list[str], images: Floats, known: Floats | None) -> list[Floats]:
-        options, inputs = self._options(), inputs_for(self.inputs, self.output_shape, images, known)
+    def _run(self, session: Any, names: list[str], inputs: Inputs) -> Outputs:
+        options = self._runtime.RunOptions()
         try:
             with time_limit(lambda: setattr(options, "terminate", True)):
-                found: list[Floats] = self._session.run(names, inputs, options)
-                return found
+                return dict(zip(names, session.run(names, inputs, options), strict=True))
         except Exception as error:
             if not options.terminate:
                 raise
@@ -158,43 +201,52 @@ def openvino() -> Any:
     return package
 
 
-class OpenVinoEngine:
+class OpenVinoEngine(SessionEngine):
     family: Family = "openvino"
 
     def __init__(self, path: Path) -> None:
         package = openvino()
+        with _readable(path):
+            self._core = package.Core()
+            self._model = self._core.read_model(path)
+            outputs, images = self._model.outputs, self._model.inputs[0].partial_shape
+            fixed = images.rank.is_static and images.rank.get_length() and images[0].is_static
+            self._batch = images[0].get_length() if fixed else None
+            if not fixed:
+                self._whole = self._requests(1)
+        self.inputs = [entry.get_any_name() for entry in self._model.inputs]
+        self._names = [output.get_any_name() for output in outputs]
+        shape = outputs[0].partial_shape
+        self.output_shape = [
+            side.get_length() if side.is_static else None for side in (shape if shape.rank.is_static else ())
+        ]
+        info = dict(self._model.get_rt_info().items())
+        info = {**info.get("framework", {}), **info}  # "framework" holds the metadata of an ONNX file
+        self.metadata = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
+
+    @cached_property
+    def _streams(self) -> SimpleQueue[Any]:
+        return self._requests(stream_count())
+
+    def _requests(self, streams: int) -> SimpleQueue[Any]:
+        """As many requests as streams, which share all threads. Who computes takes one and puts it back."""
         settings = {
             "PERFORMANCE_HINT": "THROUGHPUT",
-            "NUM_STREAMS": 1,
+            "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": thread_count(),
             "INFERENCE_PRECISION_HINT": "f32",  # half precision, where the CPU has it, would change the logits
             "ENABLE_CPU_PINNING": False,  # the decoding threads need the cores, too
         }
+        network, requests = self._core.compile_model(self._model, "CPU", settings), SimpleQueue[Any]()
+        for _ in range(streams):
+            requests.put(network.create_infer_request())
+        return requests
+
+    def _run(self, requests: SimpleQueue[Any], names: list[str], inputs: Inputs) -> Outputs:
+        request = requests.get()
         try:
-            model = package.Core().read_model(path)
-            self._request = package.compile_model(model, "CPU", settings).create_infer_request()
-            outputs = model.outputs
-        except Exception as error:  # RuntimeError or ValueError, with the file's content in the message
-            reason = " ".join(str(error).split())[:200]
-            raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
-        self.inputs = [entry.get_any_name() for entry in model.inputs]
-        self._names = [output.get_any_name() for output in outputs]
-        shape = outputs[0].partial_shape
-        self.output_shape: list[Any] = [
-            side.get_length() if side.is_static else None for side in (shape if shape.rank.is_static else ())
-        ]
-        info = dict(model.get_rt_info().items())
-        info = {**info.get("framework", {}), **info}  # "framework" holds the metadata of an ONNX file
-        self.metadata: dict[str, str] = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
-
-    def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
-        self._request.infer(inputs_for(self.inputs, self.output_shape, images, known), share_inputs=True)
-        return self._output(0)
-
-    def outputs(self, images: Floats, known: Floats | None = None) -> dict[str, Floats]:
-        self._request.infer(inputs_for(self.inputs, self.output_shape, images, known), share_inputs=True)
-        return {name: self._output(number) for number, name in enumerate(self._names)}
-
-    def _output(self, number: int) -> Floats:
-        # a copy: the next call overwrites this memory
-        return np.array(self._request.get_output_tensor(number).data, np.float32)
+            request.infer(inputs, share_inputs=True)
+            # copies: the next call overwrites this memory
+            return {name: np.array(request.get_tensor(name).data, np.float32) for name in names}
+        finally:
+            requests.put(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from labelwise.core.errors import LabelwiseError
@@ -53,6 +54,16 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
         )
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
+
+
+def check_options(recipe: Recipe, changes: Mapping[str, Any]) -> None:
+    """Raise an error for an option of the head among `changes` that does nothing, e.g. experts' in a head without."""
+    model = recipe.model
+    named = {key.removeprefix("model.options.") for key in changes} & model.options.keys()
+    unused = named & with_options(preset(model.head), model.options, f"head {model.head!r}").unused_options
+    for name in sorted(unused):
+        better = {"head": "hsq"} if name in preset("hsq").option_parts() else {}
+        raise LabelwiseError(f"{name!r} changes nothing in the head {model.head!r}; leave it out", options=better)
 
 
 def _check_prompts(recipe: Recipe) -> None:

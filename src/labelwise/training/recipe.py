@@ -305,13 +305,13 @@ class Recipe(Config):
 # The default recipe; recipes/own-photos.yaml says the same, line by line.
 OWN_PHOTOS = Recipe(
     description="Defaults for your own images: a head on a frozen, pretrained backbone, in minutes on a CPU.",
-    model=ModelRecipe(freeze="backbone", size=224, options={"dim": 256, "token_dropout": 0.5}),
+    model=ModelRecipe(freeze="backbone", size=224, head="hsq-baseline", options={"dim": 256, "token_dropout": 0.5}),
     augmentation=AugmentationConfig(flip=0.0, cutout=0.0, policy="none"),
     pair_mix=0.5,
     optimizer=OptimizerRecipe(lr=6e-4),
     epochs=6,
     min_steps=400,
-    refit=0.25,
+    refit=0.15,
     batch_size=32,
     precision="auto",
 )
@@ -321,7 +321,7 @@ def load_recipe(path: str | Path | None, changes: Mapping[str, Any] | None = Non
     """Read a recipe and change some of its settings.
 
     Args:
-        path: A YAML file; None for the default, an HSQ head on a frozen, pretrained backbone.
+        path: A YAML file; None for the default, a query head on a frozen, pretrained backbone.
         changes: Settings by their dotted keys. Without a file, a run in `model.start` also gives its data, model, loss
             and seed, so that its splits stay the same.
 
