@@ -173,6 +173,10 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
     ) as raised:
         lw.train("photos.csv", out=tmp_path / "run", **{"head.shared_experts": 4})
     assert raised.value.options == {"head": "hsq"}
+    with pytest.raises(lw.LabelwiseError, match="'expert_init' changes nothing"):
+        lw.train("photos.csv", out=tmp_path / "run", model={"options": {"expert_start": "alike"}})
+    with pytest.raises(lw.LabelwiseError, match="'shared_experts' changes nothing"):
+        lw.sweep({"seed": [0, 1]}, data="photos.csv", out=tmp_path / "sweep", **{"head.shared_experts": 4})
 
 
 def test_complexity_of_a_new_and_of_a_given_model(place: Path) -> None:

@@ -83,8 +83,9 @@ def test_table_of_the_readme(cell: str, name: str) -> None:
 
 def test_table_of_the_default_head() -> None:
     runs = results("default-head")["runs"]
-    for head in dict.fromkeys(run["head"] for run in runs):
-        for data, shown in zip(("coco", "voc"), row("docs/guides/heads.md", f"`--head {head}`"), strict=False):
+    for head, *options in dict.fromkeys((run["head"], *run["options"]) for run in runs):
+        cell = " ".join(["--head", head, *options])
+        for data, shown in zip(("coco", "voc"), row("docs/guides/heads.md", f"`{cell}`"), strict=False):
             found = [run["mAP"] for run in runs if (run["head"], run["data"]) == (head, data)]
             assert shown == ", ".join(f"{one:.2f}" for one in found)
 

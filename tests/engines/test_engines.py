@@ -21,7 +21,8 @@ from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError
 from labelwise.data.sample import make_sample
 from labelwise.engines import choose
-from labelwise.engines.choose import open_engine
+from labelwise.engines.choose import open_engine, run_full_batch
+from labelwise.engines.convert import convert, open_file
 from labelwise.engines.measure import in_turns, work_of_others
 from labelwise.evaluation.inference import engine_for, predict_logits
 from labelwise.features import FeatureCache
@@ -79,6 +80,28 @@ def test_threads_share_a_batch(model: LabelModel, family: Family, monkeypatch: p
     for images, found in zip(batches, answers, strict=True):
         expected = np.concatenate([TorchEngine(model)(image[None]) for image in images])
         assert relative_difference(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["onnxruntime", "openvino"])
+def test_full_batches_of_any_size(model: LabelModel, family: EngineName) -> None:
+    """The network itself always takes the same few images; a batch need not be a multiple of them."""
+    pytest.importorskip(family)
+    for batch_size in (1, 15, 32):
+        engine = open_engine(family, model.backbone, size=64, batch_size=batch_size, full_batches=True)
+        images = noise(17)
+        found = run_full_batch(engine, images, batch_size)
+        assert relative_difference(found, TorchEngine(model.backbone)(images)) < 1e-4
+
+
+def test_a_file_that_is_replaced_does_not_change_what_is_open(tmp_path: Path) -> None:
+    """A batch is computed in another way than single images, which is only set up when the first one comes."""
+    path = convert(small_model(), "onnxruntime", tmp_path, size=64)
+    engine = open_file(path, "onnxruntime")
+    before = np.concatenate([engine(image[None]) for image in noise(8)])
+    (tmp_path / "new").mkdir()
+    convert(small_model(seed=1), "onnxruntime", tmp_path / "new", size=64).replace(path)
+    assert relative_difference(engine(noise(8)), before) < 1e-4
+    assert relative_difference(open_file(path, "onnxruntime")(noise(8)), before) > 0.01
 
 
 def test_a_conversion_is_kept_and_a_changed_weight_is_another_network(

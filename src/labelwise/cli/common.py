@@ -64,7 +64,7 @@ Settings = Annotated[
     Parameter(
         "--set",
         negative=(),
-        help="Any other setting of the recipe: --set optimizer.weight_decay=0.05 --set head.shared_experts=4.",
+        help="Any other setting of the recipe: --set optimizer.weight_decay=0.05 --set head.dim=128.",
     ),
 ]
 

@@ -52,7 +52,7 @@ def sweep(
     Parameters
     ----------
     grid
-        A setting and its values; may be repeated: --grid head.shared_experts=0,4,16 --grid seed=0,1,2.
+        A setting and its values; may be repeated: --grid head.dim=128,256 --grid seed=0,1,2.
         Keys are the recipe's (optimizer.weight_decay), or head, head.OPTION, backbone, size, freeze, loss, lr.
     data
         Images and labels, as for labelwise train.

@@ -40,7 +40,7 @@ from labelwise.runtime.sessions import (
     stream_count,
 )
 
-FORMAT = 1  # raised when the same network is converted to a different file
+FORMAT = 2  # raised when the same network is converted to a different file, or runs at another speed
 WORTH_MEASURING = 500  # images: PyTorch predicts about as many in the time that converting and measuring takes
 QUIET = 0.1  # the share of all cores that other processes may use while engines are measured
 DOUBTFUL_SECONDS = 86_400
@@ -77,7 +77,7 @@ def open_engine(
         module: A whole model or a backbone.
         size: Of its input images, in pixels.
         images: How many there will be, about: below 500, `auto` does not measure.
-        batch_size: The batch size to measure at.
+        batch_size: Of the batches; to measure, some of them are enough that keep all threads busy.
         full_batches: Every batch will have this size (`run_full_batch`): such a network is converted much faster.
         say: Called with one line about what `auto` chose and why.
     """
@@ -180,8 +180,8 @@ def _reason(choice: dict[str, Any]) -> str:
 
 
 def _converted(module: nn.Module, family: Family, place: Path, inputs: _Inputs) -> Engine:
-    """Open the network as ONNX, converted now unless it is cached. Its outputs are compared every time: that costs two
-    small batches, and the engine may have been upgraded since the last time."""
+    """Open the network as ONNX, converted now unless it is cached. Its outputs are compared every time: that costs a
+    few images, and the engine may have been upgraded since the last time."""
     path = place / FILES["onnxruntime"]
     if not path.is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -189,11 +189,13 @@ def _converted(module: nn.Module, family: Family, place: Path, inputs: _Inputs) 
             batch = IMAGES_AT_ONCE if inputs.full_batches else None
             file = convert(_optimized(module), "onnxruntime", Path(folder), size=inputs.size, batch=batch)
             os.replace(file, path)
-    engine, images = open_file(path, family), inputs.noise(min(inputs.batch_size, 2))
-    found = run_full_batch(engine, images, inputs.batch_size) if inputs.full_batches else engine(images)
-    difference = relative_difference(found, TorchEngine(module)(images))
-    if difference > TOLERANCE:
-        raise LabelwiseError(f"engine {family} gives different outputs for this model (by {difference:.1e})")
+    engine, images = open_file(path, family), inputs.noise(2)
+    expected = TorchEngine(module)(images)
+    for times in (1, stream_count()):  # few images are computed in another way than a batch
+        found = engine(np.concatenate([images] * times))
+        difference = relative_difference(found, np.concatenate([expected] * times))
+        if difference > TOLERANCE:
+            raise LabelwiseError(f"engine {family} gives different outputs for this model (by {difference:.1e})")
     return engine
 
 

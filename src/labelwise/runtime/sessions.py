@@ -7,10 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cached_property, partial
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from math import ceil
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -28,7 +30,6 @@ TOLERANCE = 1e-4
 _WATCHER = "labelwise-time-limit"
 # What a thread takes of a batch: more do not stay in its cache, fewer cost a little more each.
 IMAGES_AT_ONCE = 2
-_MOST_STREAMS = 16  # parts of a batch of 32; with more threads, several compute a part together
 Inputs = dict[str, Floats]
 Outputs = dict[str, Floats]
 
@@ -95,8 +96,11 @@ def relative_difference(found: Floats, expected: Floats) -> float:
 
 
 def stream_count() -> int:
-    """How many parts of a batch are computed at the same time: one for each thread, where there are not too many."""
-    return min(thread_count(), _MOST_STREAMS)
+    """How many parts of a batch are computed at the same time: as many as there are threads, or so many fewer that a
+    batch of 32 keeps all of them busy to its end."""
+    parts = 32 // IMAGES_AT_ONCE
+    rounds = ceil(parts / thread_count())
+    return ceil(parts / rounds)
 
 
 class SessionEngine(ABC):
@@ -108,10 +112,17 @@ class SessionEngine(ABC):
     inputs: list[str]
     output_shape: list[Any]  # of the first output; dynamic sides are no integers
     metadata: dict[str, str]
-    _whole: Any  # computes with all threads
-    _streams: Any  # computes several parts of a batch at the same time
     _names: list[str]  # of the outputs
     _batch: int | None  # the only batch size that the network takes; None for any
+    _whole: Any  # computes with all threads; None if there is only one batch size
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        with self._readable():
+            self._open()
+            if self._batch is not None:
+                self._streams  # noqa: B018 (opened now: nothing else will be used)
 
     def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
         first = self._names[0]
@@ -123,28 +134,51 @@ class SessionEngine(ABC):
     def _computed(self, names: list[str], images: Floats, known: Floats | None) -> Outputs:
         inputs, streams = inputs_for(self.inputs, self.output_shape, images, known), stream_count()
         if self._batch is None and (streams == 1 or len(images) < 2 * streams):
-            return self._run(self._whole, names, inputs)
+            with self._running(self._whole, names) as run:
+                return run(inputs)
+        with self._lock:  # opened once, however many ask
+            session = self._streams
         at_once = self._batch or IMAGES_AT_ONCE
+        if self._batch and (missing := -len(images) % at_once):  # the last part is filled up
+            filled = {name: np.zeros((missing, *values.shape[1:]), np.float32) for name, values in inputs.items()}
+            inputs = {name: np.concatenate([values, filled[name]]) for name, values in inputs.items()}
         parts = [
             {name: values[first : first + at_once] for name, values in inputs.items()}
             for first in range(0, len(images), at_once)
         ]
-        with ThreadPoolExecutor(streams) as pool:
-            found = list(pool.map(partial(self._run, self._streams, names), parts))
-        return {name: np.concatenate([outputs[name] for outputs in found]) for name in names}
+        with self._running(session, names) as run, ThreadPoolExecutor(streams) as pool:
+            found = list(pool.map(run, parts))
+        return {name: np.concatenate([outputs[name] for outputs in found])[: len(images)] for name in names}
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the runtimes have a dozen error classes, some with the file's content in the text
+            reason = " ".join(str(error).split())[:200]
+            raise LabelwiseError(f"{str(self._path)!r} cannot be run ({reason}); export it again") from None
 
     @abstractmethod
-    def _run(self, session: Any, names: list[str], inputs: Inputs) -> Outputs:
-        """These outputs; `session`: one of the two. Several threads call it at the same time."""
+    def _open(self) -> None:
+        """Open the file, and set everything that is declared above."""
+
+    @cached_property
+    @abstractmethod
+    def _streams(self) -> Any:
+        """What computes several parts of a batch at the same time. Not opened for single images."""
+
+    @abstractmethod
+    def _running(self, session: Any, names: list[str]) -> AbstractContextManager[Callable[[Inputs], Outputs]]:
+        """A function that gives these outputs; `session`: `_whole` or `_streams`."""
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Differs where another file has taken a file's place; None without a file."""
     try:
-        yield
-    except Exception as error:  # the runtimes have a dozen error classes, some with the file's content in the message
-        reason = " ".join(str(error).split())[:200]
-        raise LabelwiseError(f"{str(path)!r} cannot be run ({reason}); export it again") from None
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class OnnxEngine(SessionEngine):
@@ -155,11 +189,15 @@ class OnnxEngine(SessionEngine):
             import onnxruntime
         except ImportError:
             raise missing_extra("onnxruntime", "onnx") from None
-        self._path, self._runtime = path, onnxruntime
-        with _readable(path):
-            session = self._whole = self._session(thread_count())
+        self._runtime = onnxruntime
+        super().__init__(path)
+
+    def _open(self) -> None:
+        self._opened = _identity(self._path)
+        session = self._session(thread_count())
         images = session.get_inputs()[0].shape[:1]
         self._batch = images[0] if images and isinstance(images[0], int) else None
+        self._whole = session if self._batch is None else None
         self.inputs = [entry.name for entry in session.get_inputs()]
         self._names = [output.name for output in session.get_outputs()]
         self.output_shape = session.get_outputs()[0].shape
@@ -167,7 +205,11 @@ class OnnxEngine(SessionEngine):
 
     @cached_property
     def _streams(self) -> Any:
-        return self._session(thread_count() // stream_count())
+        # Somebody may have replaced the file since. Then the network that was opened goes on alone.
+        if self._whole is not None and _identity(self._path) != self._opened:
+            return self._whole
+        # Each caller computes in its own thread; all of them share the session's further threads.
+        return self._session(1 + thread_count() - stream_count())
 
     def _session(self, threads: int) -> Any:
         options = self._runtime.SessionOptions()
@@ -178,11 +220,12 @@ class OnnxEngine(SessionEngine):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return self._runtime.InferenceSession(self._path, options, providers=["CPUExecutionProvider"])
 
-    def _run(self, session: Any, names: list[str], inputs: Inputs) -> Outputs:
+    @contextmanager
+    def _running(self, session: Any, names: list[str]) -> Iterator[Callable[[Inputs], Outputs]]:
         options = self._runtime.RunOptions()
         try:
             with time_limit(lambda: setattr(options, "terminate", True)):
-                return dict(zip(names, session.run(names, inputs, options), strict=True))
+                yield lambda inputs: dict(zip(names, session.run(names, inputs, options), strict=True))
         except Exception as error:
             if not options.terminate:
                 raise
@@ -205,15 +248,16 @@ class OpenVinoEngine(SessionEngine):
     family: Family = "openvino"
 
     def __init__(self, path: Path) -> None:
-        package = openvino()
-        with _readable(path):
-            self._core = package.Core()
-            self._model = self._core.read_model(path)
-            outputs, images = self._model.outputs, self._model.inputs[0].partial_shape
-            fixed = images.rank.is_static and images.rank.get_length() and images[0].is_static
-            self._batch = images[0].get_length() if fixed else None
-            if not fixed:
-                self._whole = self._requests(1)
+        self._package = openvino()
+        super().__init__(path)
+
+    def _open(self) -> None:
+        self._core = self._package.Core()
+        self._model = self._core.read_model(self._path)
+        outputs, images = self._model.outputs, self._model.inputs[0].partial_shape
+        fixed = images.rank.is_static and images.rank.get_length() and images[0].is_static
+        self._batch = images[0].get_length() if fixed else None
+        self._whole = None if fixed else self._requests(1)
         self.inputs = [entry.get_any_name() for entry in self._model.inputs]
         self._names = [output.get_any_name() for output in outputs]
         shape = outputs[0].partial_shape
@@ -242,11 +286,15 @@ class OpenVinoEngine(SessionEngine):
             requests.put(network.create_infer_request())
         return requests
 
-    def _run(self, requests: SimpleQueue[Any], names: list[str], inputs: Inputs) -> Outputs:
-        request = requests.get()
-        try:
-            request.infer(inputs, share_inputs=True)
-            # copies: the next call overwrites this memory
-            return {name: np.array(request.get_tensor(name).data, np.float32) for name in names}
-        finally:
-            requests.put(request)
+    @contextmanager
+    def _running(self, session: SimpleQueue[Any], names: list[str]) -> Iterator[Callable[[Inputs], Outputs]]:
+        def run(inputs: Inputs) -> Outputs:
+            request = session.get()
+            try:
+                request.infer(inputs, share_inputs=True)
+                # copies: the next call overwrites this memory
+                return {name: np.array(request.get_tensor(name).data, np.float32) for name in names}
+            finally:
+                session.put(request)
+
+        yield run

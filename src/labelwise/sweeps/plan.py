@@ -17,7 +17,7 @@ from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
 from labelwise.heads.registry import preset, with_options
 from labelwise.runtime.run_files import SPLITS
-from labelwise.training.check import check
+from labelwise.training.check import check, check_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
 
 _OPTION = "model.options."
@@ -115,6 +115,8 @@ def plan(
         kept = {key: value for key, value in settings.items() if key not in useless}
         planned = PlannedRun(run_name(kept), kept, load_recipe(recipe, _applied(fitting, kept)))
         check(planned.recipe)
+        if not skip_invalid:
+            check_options(planned.recipe, fitting)
         if runs.setdefault(planned.name, planned).settings != kept:
             raise LabelwiseError(
                 f"two settings of the grid would share the folder {planned.name!r}; sweep them one after the other"

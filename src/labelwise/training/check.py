@@ -12,6 +12,9 @@ from labelwise.losses import check_loss
 from labelwise.training.recipe import Recipe
 from labelwise.words.config import tower_words
 
+_OPTIONS = "model.options"
+_OPTION = f"{_OPTIONS}."
+
 
 def check(recipe: Recipe, processes: int | None = None) -> None:
     """Raise an error for what cannot be trained, before any image is read and before PyTorch is loaded.
@@ -58,12 +61,16 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
 
 def check_options(recipe: Recipe, changes: Mapping[str, Any]) -> None:
     """Raise an error for an option of the head among `changes` that does nothing, e.g. experts' in a head without."""
-    model = recipe.model
-    named = {key.removeprefix("model.options.") for key in changes} & model.options.keys()
-    unused = named & with_options(preset(model.head), model.options, f"head {model.head!r}").unused_options
-    for name in sorted(unused):
-        better = {"head": "hsq"} if name in preset("hsq").option_parts() else {}
-        raise LabelwiseError(f"{name!r} changes nothing in the head {model.head!r}; leave it out", options=better)
+    model, head = recipe.model, preset(recipe.model.head)
+    named = {key.removeprefix(_OPTION) for key in changes if key.startswith(_OPTION)} | {*changes.get(_OPTIONS, ())}
+    named = {head.renamed_options().get(name, name) for name in named}
+    for name in sorted(named & with_options(head, model.options, f"head {model.head!r}").unused_options):
+        of_experts = {"head": "hsq"} if name in preset("hsq").option_parts() else {}
+        raise LabelwiseError(
+            f"{name!r} changes nothing in the head {model.head!r}; leave it out"
+            + ", or take another" * bool(of_experts),
+            options=of_experts,
+        )
 
 
 def _check_prompts(recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -55,6 +56,7 @@ def create_fabric(recipe: Recipe) -> Fabric:
         strategy = ModelParallelStrategy(
             shard, data_parallel_size=local * machines, tensor_parallel_size=1, timeout=timeout
         )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the precision that the recipe names
     fabric = Fabric(devices=local, num_nodes=machines, strategy=strategy, precision=precision_here(recipe))
     fabric.launch()
     return fabric
