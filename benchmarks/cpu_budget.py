@@ -6,7 +6,8 @@
 
 `measure` trains every point and writes its test mAP to docs/results/cpu-budget.json; it can be stopped and continued.
 It does so on any machine: minutes come from `speeds`, which times features and steps as `labelwise train --minutes`
-does, and from the planner's own sum of them. `--other clip-art.csv` is a table that the planner was not tuned on.
+does, and from the planner's own sum of them. `--other clip-art.csv` (benchmarks/clip_art_table.py) is a table that the
+planner was not tuned on.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from labelwise.data import open_data
 from labelwise.data.table import LabelTable
 from labelwise.engines.measure import machine, work_of_others
 from labelwise.training.budget import MARGIN, Plan, Speeds, Work, choose
+from labelwise.training.recipe import OWN_PHOTOS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS, PAGE = DOCS / "results" / "cpu-budget.json", DOCS / "research" / "cpu-budget.md"
 SECTION = re.compile(r"(<!-- budget: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {"voc": "VOC 2007", "coco": "COCO", "other": "clip art"}
 TEST_IMAGES = {"voc": 4000, "coco": 2000, "other": 1000}
+QUERY = OWN_PHOTOS.model.head
 FEW = 300  # photos: with fewer, more of them help far more than later on
 START = 20.0  # seconds: imports, measuring, converting the backbone, saving
 BUDGETS = (1, 2, 3, 5, 10, 20)  # minutes
@@ -47,14 +50,14 @@ def points() -> list[dict[str, Any]]:
     def of(data: str, images: int, *rows: tuple[str, int, int | None]) -> list[dict[str, Any]]:
         return [dict(zip(KEYS, (data, images, *row), strict=True)) for row in rows]
 
-    linear, query = [("gap", 224, None), ("gap", 288, None)], [("hsq", 224, None), ("hsq", 288, None)]
+    linear, query = [("gap", 224, None), ("gap", 288, None)], [(QUERY, 224, None), (QUERY, 288, None)]
     return [
-        *of("voc", 5011, *linear, *query, ("hsq", 224, 3), ("hsq", 288, 3)),
+        *of("voc", 5011, *linear, *query, (QUERY, 224, 3), (QUERY, 288, 3)),
         *of("coco", 2000, *linear, *query),
-        *of("other", 2000, *linear, *query, ("hsq", 224, 4)),
-        *of("coco", 5000, *linear, *query, ("hsq", 224, 3)),
-        *of("coco", 21285, *linear, *query),
+        *of("other", 2000, *linear, *query, (QUERY, 224, 4)),
         *of("coco", 500, *linear, *query),
+        *of("coco", 5000, *linear, *query, (QUERY, 224, 3)),
+        *of("coco", 21285, *linear, *query),
     ]
 
 
@@ -128,7 +131,7 @@ class Measured(Work):
     measured: tuple[Plan, ...] = ()
 
     def plans(self) -> list[Plan]:
-        return list(self.measured)
+        return [plan for plan in self.measured if self.is_long_enough(plan)]
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
@@ -212,15 +215,14 @@ def elsewhere(data: str) -> list[dict[Plan, float]]:
     rows = json.loads((DOCS / "results" / f"thresholds-{data}.json").read_text("utf-8"))["rows"]
     seeds: dict[Plan, list[float]] = {}
     for row in rows:
-        seeds.setdefault(Plan("hsq", 224, 1.0, row["images"]), []).append(row["mAP"])
+        seeds.setdefault(Plan("hsq", 224, 1.0, row["images"]), []).append(row["mAP"])  # the default then
     studies = [{plan: mean(some) for plan, some in seeds.items()}]
     if data == "coco":
         runs = json.loads((DOCS / "results" / "coco-study.json").read_text("utf-8"))["runs"]
-        names = {"hsq": ("hsq", 1.0), "gap": ("gap", 1.0), "hsq-4-epochs": ("hsq", 0.5)}
         studies.append(
             {
-                Plan(head, 224, length, 10_000): mean(run["mAP"] for run in runs if run["row"] == name)
-                for name, (head, length) in names.items()
+                Plan(head, 224, 1.0, 10_000): mean(run["mAP"] for run in runs if run["row"] == head)
+                for head in (QUERY, "gap")
             }
         )
     return studies
@@ -301,7 +303,7 @@ def draw(found: dict[str, Any]) -> None:
     for axes, data in zip(panels, shown, strict=True):
         rows = [(minutes_of(row, found), row) for row in found["points"] if row["data"] == data]
         for minutes, row in rows:
-            colour = {"hsq": "tab:blue", "gap": "tab:orange"}[row["head"]]
+            colour = {QUERY: "tab:blue", "gap": "tab:orange"}[row["head"]]
             marker = {224: "o", 256: "s", 288: "^"}[row["size"]]
             hollow = colour if row["epochs"] is None else "none"
             axes.scatter(minutes, row["mAP"], marker=marker, edgecolors=colour, c=hollow, s=36)
@@ -316,7 +318,7 @@ def draw(found: dict[str, Any]) -> None:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("test mAP")
     for label, style in {
-        "HSQ": {"color": "tab:blue", "marker": "o"},
+        QUERY: {"color": "tab:blue", "marker": "o"},
         "linear (GAP)": {"color": "tab:orange", "marker": "o"},
         "224 pixels": {"color": "grey", "marker": "o"},
         "288 pixels": {"color": "grey", "marker": "^"},
