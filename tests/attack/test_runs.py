@@ -26,7 +26,7 @@ pytestmark = pytest.mark.attack
 
 SMALL = {
     **{"backbone": "test_resnet", "weights": "none", "size": 32, "batch_size": 8, "workers": 0, "epochs": 2},
-    **{"head.dim": 16, "head.attention_heads": 2, "head.shared_experts": 2, "freeze": "backbone"},
+    **{"head": "hsq", "head.dim": 16, "head.attention_heads": 2, "head.shared_experts": 2, "freeze": "backbone"},
 }
 # Code on a file layer that, at the n-th change in a folder, is killed or has no space left from then on.
 LAYER = """

@@ -14,6 +14,7 @@ def recipe(data: Path, **changes: Any) -> Recipe:
         "model.backbone": "test_resnet",
         "model.weights": "none",
         "model.size": 32,
+        "model.head": "hsq",
         "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},
         "model.freeze": "none",
         "epochs": 2,

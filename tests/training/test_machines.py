@@ -18,7 +18,7 @@ from tests.fork_server import Process
 # What each process draws for itself is off: then a group of any size computes the same, but for rounding.
 SETTINGS = [
     *("--backbone", "test_resnet", "--weights", "none", "--size", "32", "--batch-size", "8", "--freeze", "backbone"),
-    *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
+    *("--head", "hsq", "--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
     *("--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0", "--set", "pair_mix=0"),
     *("--set", "precision=32-true", "--set", "checkpoint_minutes=0.000001", "--set", "timeout_minutes=0.15"),
     *("--set", "refit=0", "--lr", "1e-4"),  # a low rate: over a thousand steps, rounding adds up

@@ -29,7 +29,7 @@ from tests.fork_server import Process
 
 SETTINGS = [
     *("--backbone", "test_resnet", "--weights", "none", "--size", "32", "--batch-size", "8", "--workers", "0"),
-    *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
+    *("--head", "hsq", "--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
 ]
 COMPARABLE = [
     *(*SETTINGS, "--set", "head.dropout=0.0", "--set", "head.token_dropout=0.0", "--set", "pair_mix=0"),

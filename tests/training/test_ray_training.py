@@ -19,7 +19,8 @@ from tests.jobs.job_kit import kill, workers_of
 
 SETTINGS = [
     *("--backbone", "test_resnet", "--weights", "none", "--size", "32", "--batch-size", "8", "--freeze", "backbone"),
-    *("--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2", "--set", "ema=0.9"),
+    *("--head", "hsq", "--set", "head.dim=16", "--set", "head.attention_heads=2", "--set", "head.shared_experts=2"),
+    *("--set", "ema=0.9"),
     *("--set", "precision=32-true", "--set", "checkpoint_minutes=0.000001"),
 ]
 

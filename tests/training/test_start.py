@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "model.backbone": "test_resnet",
     "model.weights": "none",
     "model.size": 32,
+    "model.head": "hsq",
     "model.options": {"dim": 16, "attention_heads": 2, "shared_experts": 2},
     "epochs": 1,
     "batch_size": 8,
