@@ -28,10 +28,8 @@ constraints: $(INSTALLED) ## Take the newest version of every package and write 
 demo: $(INSTALLED) ## Tag some photos, draw a sample set, train HSQ and GAP, evaluate, predict, write demo/report.html
 	$(BIN)/labelwise demo --out demo
 
-# The browser's tests have a process of their own: a worker that had run other tests before ended with its Chromium.
 test: lint ## Lint, type-check and run the tests
-	LABELWISE_REQUIRE= $(BIN)/pytest -n 2 -m "not slow and not browser"
-	$(BIN)/pytest -m "browser and not slow"
+	$(BIN)/pytest -n 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
