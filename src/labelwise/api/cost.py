@@ -156,7 +156,7 @@ def estimate(
         >>> import labelwise as lw
         >>> cost = lw.estimate(images=82_081, labels=80, backbone="resnet50", size=448, freeze="none", gpu="a100")
         >>> print(f"{cost.total_memory / 2**30:.1f} GiB", cost.fits)
-        6.0 GiB True
+        5.9 GiB True
     """
     for name, number in {"images": images, "labels": labels, "gpus": gpus}.items():
         if number is not None and not (isinstance(number, Integral) and number >= 1):

@@ -184,7 +184,7 @@ def estimate(
         >>> small = {"model.backbone": "resnet10t", "model.size": 64, "model.freeze": "none", "epochs": 2}
         >>> cost = estimate(load_recipe(None, small), images=3200, labels=20)
         >>> cost.steps, cost.optimizer_steps, round(cost.memory["weights"] / 2**20, 1)
-        (100, 200, 28.2)
+        (100, 200, 25.4)
     """
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     if gpu is not None and gpu.lower() not in GPUS:
