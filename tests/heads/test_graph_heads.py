@@ -105,9 +105,10 @@ def test_a_label_without_neighbours_keeps_itself() -> None:
     torch.testing.assert_close(head.adjacency, torch.eye(LABELS))
 
 
-def test_ssgrl_equation_by_equation() -> None:
+@pytest.mark.parametrize("graph_dim", [None, 6])
+def test_ssgrl_equation_by_equation(graph_dim: int | None) -> None:
     """Label by label and position by position, with the biases of eq. 3 and 4 that the softmax of eq. 5 cancels."""
-    head, x = TestSsgrl().head(), torch.randn(1, CHANNELS, 2, 3)
+    head, x = TestSsgrl().head(graph_dim=graph_dim), torch.randn(1, CHANNELS, 2, 3)
     assert isinstance(head, SsgrlHead)
     words, together = (small_options("ssgrl")[key] for key in ("word_vectors", "cooccurrence"))
     positions = x[0].flatten(1).T  # [T, C]
@@ -118,7 +119,7 @@ def test_ssgrl_equation_by_equation() -> None:
             score.first(torch.tanh(head.image_side(position) * head.word_side(word))) + 0.3 for position in positions
         ]  # eq. 3
         attention = torch.stack([score.second(one) + 0.7 for one in seen]).softmax(dim=0)  # eq. 4 and 5
-        features.append((attention * positions).sum(dim=0))  # eq. 6
+        features.append((attention * head.reduce(positions)).sum(dim=0))  # eq. 6
     state = list(features)
     w_z, w_r, w_h = head.interact.from_messages.weight.chunk(3)
     b_z, b_r, b_h = head.interact.from_messages.bias.chunk(3)

@@ -44,11 +44,14 @@ class SsgrlConfig(LabelGraphConfig):
     Args:
         word_dim: Length of the word vectors; 300 in the paper.
         dim: d_1 of eq. 3, where features and words meet.
+        graph_dim: Width of the graph network. None: that of the feature map, as in the paper, at a cost that grows with
+            its square; else a linear layer reduces the features first.
         steps: T, how often labels exchange messages.
     """
 
     kind: Literal["ssgrl"] = "ssgrl"
     dim: PositiveInt = 1024
+    graph_dim: PositiveInt | None = None
     steps: PositiveInt = 3
 
     @property

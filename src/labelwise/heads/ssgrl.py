@@ -31,16 +31,18 @@ class SsgrlHead(LabelGraphHead, AttendingHead):
         self.score: nn.Module = Chain(
             nn.Linear(config.dim, config.dim, bias=False), nn.Linear(config.dim, 1, bias=False)
         )
-        self.interact = GatedGraph(in_features, config.steps)
-        self.output = nn.Linear(2 * in_features, in_features)  # f_o of eq. 9
-        self.classifier = LabelClassifier(self.labels, in_features)
+        width = config.graph_dim or in_features
+        self.reduce = nn.Linear(in_features, width) if config.graph_dim else nn.Identity()
+        self.interact = GatedGraph(width, config.steps)
+        self.output = nn.Linear(2 * width, width)  # f_o of eq. 9
+        self.classifier = LabelClassifier(self.labels, width)
 
     def run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         words = self.word_side(self.word_vectors)  # [N, d_1]
         joined = torch.tanh(self.image_side(tokens)[:, None] * words[:, None])  # eq. 3: [B, N, T, d_1]
         attention = (joined @ self.score()).squeeze(-1).softmax(dim=2)  # eq. 4 and 5: [B, N, T]
-        features = attention @ tokens  # eq. 6: [B, N, C]
+        features = attention @ self.reduce(tokens)  # eq. 6: [B, N, C]
         related = self.interact(features, self.adjacency)
         out = torch.tanh(self.output(torch.cat((related, features), dim=2)))  # o_c of eq. 9
         return self.classifier(out), attention
