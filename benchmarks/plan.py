@@ -39,13 +39,13 @@ SECTION = re.compile(r"(?P<start><!-- plan: (?P<name>[a-z0-9-]+) -->\n).*?(?P<en
 # ML-Decoder, table 9: TResNet-M at 224 pixels, ML-Decoder with 100 queries, on one V100 in mixed precision.
 PUBLISHED = {"labels": 5000, "images_per_second": 562}
 ASSUMED = {  # name: value, unit, why
-    "share_of_peak": ("as published", "", "what a V100 reaches in ML-Decoder's table 9; taken for all GPUs and models"),
+    "share_of_peak": ("as published", "", "a V100 in ML-Decoder's table 9; assumed for all GPUs and models"),
     "gpus_per_machine": (8, "", "as in a DGX"),
     "within_machine": (100, "GB/s", "gradients between the GPUs of a machine (NVLink)"),
-    "between_machines": (100, "Gbit/s", "gradients between machines; storage has a network of its own"),
-    "overlap": (0, "", "gradients are exchanged after the backward pass; DDP hides a part of that"),
+    "between_machines": (100, "Gbit/s", "gradients between machines; storage has its own network"),
+    "overlap": (0, "", "gradients are exchanged after the backward pass; DDP overlaps part of it"),
     "cores_per_gpu": (8, "", "cores that load images: `workers: 8` of the recipes"),
-    "gradient_bytes": (4, "bytes", "of a parameter: float32"),
+    "gradient_bytes": (4, "bytes", "per parameter: float32"),
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ WORKS = {
         "recipes/ml-decoder/open-images-k200.yaml",
         "openimages:/data/openimages",
         *(9_011_219, 41_620, 9_600, (1024, 768)),
-        (513_000_000_000, 1_743_042, "CVDF's copy with at most 1,024 pixels a side, by its README"),
+        (513_000_000_000, 1_743_042, "CVDF's copy with at most 1,024 pixels a side, per its README"),
         {1: (56, 1, 1), 8: (448, 1, 8**0.5), 64: (3_584, 1, 8)},
     ),
     "coco": Work(
@@ -83,7 +83,7 @@ WORKS = {
         "recipes/hsq/coco-resnet101-576.yaml",
         "coco:/data/coco2014",
         *(82_081, 40_137, 80, (640, 480)),
-        (13_510_573_713, 82_783, "train2014.zip, by its server"),
+        (13_510_573_713, 82_783, "train2014.zip, per its server"),
         {1: (16, 4, 1), 8: (64, 1, 1), 64: (512, 1, 8**0.5)},
     ),
     "imagenet": Work(
@@ -91,7 +91,7 @@ WORKS = {
         "recipes/ml-decoder/imagenet-a2.yaml",
         "imagefolder:/data/imagenet",
         *(1_281_167, 50_000, 1_000, (500, 375)),
-        (147_897_477_120, 1_281_167, "ILSVRC2012_img_train.tar, 138 GiB by its site"),
+        (147_897_477_120, 1_281_167, "ILSVRC2012_img_train.tar, 138 GiB per its site"),
         {1: (256, 8, 1), 8: (2_048, 1, 1), 64: (2_048, 1, 1)},
     ),
 }
@@ -238,8 +238,8 @@ def section(name: str, result: dict[str, Any]) -> str:
             lines.append(f"| {key} | {what} | {work.images:,} training and {work.validation:,} validation photos |")
         for key, found in result["loading"].items():
             width, height = WORKS[key].photo
-            what = f"drawn photos of {width} x {height} and {found['photo_bytes'] / 1e3:.0f} kB that one core "
-            what += f"loads and augments, measured on {result['machine']}"
+            what = f"synthetic photos of {width} x {height} and {found['photo_bytes'] / 1e3:.0f} kB that one core "
+            what += f"loads and augments, on {result['machine']}"
             lines.append(f"| {key}: loading | {found['images_per_second']:.0f} images/s | {what} |")
         return "\n".join(lines)
     work, counted = WORKS[name], result["counted"][name]
@@ -248,11 +248,11 @@ def section(name: str, result: dict[str, Any]) -> str:
     shard_size = SHARD_IMAGES * work.photo_bytes / 1e6
     days = work.images * counted["epochs"] * counted["flops_per_image"] / result["here"]["flops"] / 86400
     lines = [
-        f"{counted['flops_per_image'] / 1e9:.0f} GFLOPs to train on an image, "
+        f"{counted['flops_per_image'] / 1e9:.0f} GFLOPs per training image, "
         f"{counted['parameters'] / 1e6:.0f} M parameters, {counted['epochs']} epochs; "
         f"{disk} of photos in {shards:,} shards of {shard_size:.0f} MB; "
-        f"{counted['checkpoint_gb']} GB of checkpoints. {days:,.0f} days on the two cores of this machine, "
-        f"which train {result['here']['images_per_second']} images/s of table 9.",
+        f"{counted['checkpoint_gb']} GB of checkpoints. {days:,.0f} days on this machine's two cores, "
+        f"which train {result['here']['images_per_second']} images/s in table 9's setting.",
         "",
         "| GPUs | hours | limited by | images/s | cores needed | read | exchanging gradients | GiB on each | batch |",
         "|---|---:|---|---:|---:|---:|---:|---:|---|",

@@ -29,15 +29,15 @@ SERVER = ServeSettings(models=(ModelSource(name="a", source="a"),))
         ("pixels of an image", f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,} (twice Pillow's `MAX_IMAGE_PIXELS`)"),
         ("size of an image file, or of one in a tar shard", f"{MAX_FILE_BYTES >> 20} MB"),
         ("an image from a URL", f"{MAX_URL_BYTES >> 20} MB, {URL_SECONDS:g} s"),
-        ("tries for an image at an address, in a large job", f"{_TRIES}, then its part fails"),
-        ("deaths of a worker at one part, on Ray", f"{_MOST_ATTEMPTS}, then the part fails"),
+        ("attempts to read an image at a URL, in a large job", f"{_TRIES}, then its part fails"),
+        ("worker crashes on one part, on Ray", f"{_MOST_ATTEMPTS}, then the part fails"),
         ("address of the server", inspect.signature(serve).parameters["host"].default),
         (
             "a request to the server",
             f"{SERVER.max_bytes // 10**6} MB, {SERVER.max_files} images, {SERVER.timeout:g} s; "
             "pixels by the machine's memory",
         ),
-        ("requests that wait", f"{SERVER.queue} images"),
+        ("queued requests", f"{SERVER.queue} images"),
     ],
 )
 def test_limits_are_those_of_the_code(what: str, default: str) -> None:
