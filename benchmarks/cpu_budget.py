@@ -56,7 +56,9 @@ def points() -> list[dict[str, Any]]:
         *of("coco", 2000, *linear, *query),
         *of("other", 2000, *linear, *query, (QUERY, 224, 4)),
         *of("coco", 500, *linear, *query),
-        *of("coco", 5000, *linear, *query, (QUERY, 224, 3)),
+        *of("voc", 300, *linear, *query),
+        *of("voc", 1000, *linear, *query),
+        *of("coco", 5000, *linear, *query, (QUERY, 224, 3), (QUERY, 288, 3)),
         *of("coco", 21285, *linear, *query),
     ]
 

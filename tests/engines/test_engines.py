@@ -29,6 +29,7 @@ from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
 from labelwise.runtime.sessions import Engine, EngineName, Family, relative_difference
+from tests import fork_server
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,30 @@ def test_a_file_that_is_replaced_does_not_change_what_is_open(tmp_path: Path) ->
     convert(small_model(seed=1), "onnxruntime", tmp_path / "new", size=64).replace(path)
     assert relative_difference(engine(noise(8)), before) < 1e-4
     assert relative_difference(open_file(path, "onnxruntime")(noise(8)), before) > 0.01
+
+
+SIGNAL_AFTER_TWO_ENGINES = """
+import signal, sys
+from pathlib import Path
+import numpy as np
+from labelwise.runtime.sessions import OpenVinoEngine
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+engines = [OpenVinoEngine(Path(sys.argv[1])) for _ in range(2)]
+for engine in engines:
+    engine(np.zeros((1, 3, 64, 64), np.float32))
+del engine
+while engines:
+    del engines[0]
+signal.raise_signal(signal.SIGUSR1)
+"""
+
+
+def test_a_signal_is_handled_after_engines_were_closed(model: LabelModel, tmp_path: Path) -> None:
+    """With a Core for each engine it ended the process: a segmentation fault at Ctrl-C."""
+    pytest.importorskip("openvino")
+    path = convert(model, "onnxruntime", tmp_path, size=64)
+    done = fork_server.run("-c", SIGNAL_AFTER_TWO_ENGINES, path)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
 def test_a_conversion_is_kept_and_a_changed_weight_is_another_network(

@@ -20,7 +20,7 @@ from labelwise.core.errors import LabelwiseError, missing_extra
 from labelwise.heads import Head, HeadConfig
 from labelwise.model.network import Network, TorchEngine
 from labelwise.runtime.exported import ATTENTION, GATES, IMAGES, KNOWN, OUT
-from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino
+from labelwise.runtime.sessions import Engine, Family, OnnxEngine, OpenVinoEngine, openvino, openvino_core
 
 FILES: dict[Family, str] = {"torch": "model.pt2", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 KEY = "labelwise"  # of the metadata inside the file
@@ -100,7 +100,7 @@ def convert(
     if half and family == "onnxruntime":
         store_half(path)
     if family == "openvino":
-        model = openvino().Core().read_model(folder / FILES["onnxruntime"])
+        model = openvino_core().read_model(folder / FILES["onnxruntime"])
         save_openvino(model, path, metadata, half=half)
         (folder / FILES["onnxruntime"]).unlink()
     return path

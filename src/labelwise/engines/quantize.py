@@ -22,7 +22,7 @@ from labelwise.engines.convert import FILES, SCOPES, open_file, save_openvino
 from labelwise.metrics import mean_average_precision
 from labelwise.model.config import ModelConfig
 from labelwise.runtime.exported import IMAGES, KNOWN
-from labelwise.runtime.sessions import Engine, Family, inputs_for, openvino
+from labelwise.runtime.sessions import Engine, Family, inputs_for, openvino_core
 
 CALIBRATION_IMAGES = 300  # more do not change the ranges
 _HEAD = "head"  # the name of the head in a LabelModel
@@ -106,7 +106,7 @@ def _quantize_onnx(whole: Path, path: Path, calibration: Calibration) -> None:
 
 
 def _quantize_openvino(whole: Path, path: Path, calibration: Calibration, metadata: str) -> None:
-    package = openvino()
+    core = openvino_core()
     try:
         import nncf
         import onnx
@@ -114,7 +114,7 @@ def _quantize_openvino(whole: Path, path: Path, calibration: Calibration, metada
         raise missing_extra("nncf", "openvino") from None
     nncf.set_log_level(logging.ERROR)
     images = nncf.Dataset(list(_calibration_batches(calibration)))
-    model = package.Core().read_model(whole)
+    model = core.read_model(whole)
     head = [node for node in onnx.load(whole).graph.node if _in_head(node)]
     known = {name for node in head for name in (node.name, *node.output)}
     # An ONNX node becomes one or several operations, named `node` or `node/part`.

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
 from queue import SimpleQueue
@@ -244,15 +244,21 @@ def openvino() -> Any:
     return package
 
 
+@cache
+def openvino_core() -> Any:
+    """The process's only Core. Each one's CPU plugin brings a stack for signal handlers and unmaps it in the end: when
+    two of them ended in the order of their start, the next Ctrl-C was a segmentation fault (OpenVINO 2026.4)."""
+    return openvino().Core()
+
+
 class OpenVinoEngine(SessionEngine):
     family: Family = "openvino"
 
     def __init__(self, path: Path) -> None:
-        self._package = openvino()
+        self._core = openvino_core()
         super().__init__(path)
 
     def _open(self) -> None:
-        self._core = self._package.Core()
         self._model = self._core.read_model(self._path)
         outputs, images = self._model.outputs, self._model.inputs[0].partial_shape
         fixed = images.rank.is_static and images.rank.get_length() and images[0].is_static
