@@ -1,7 +1,7 @@
 """What it does to a trained model if the batch norms of its backbone's last layers use the statistics of a batch, as in
 training, and not those they come with. Nothing is learned here: the same weights are measured twice.
 
-    python benchmarks/batch_statistics.py --data voc:VOCdevkit --run study/tune/hsq_lr-0.0003_pair_mix-0.5_seed-0 \\
+    python benchmarks/batch_statistics.py --data voc:VOCdevkit --run study/voc/tune/hsq_lr-0.0003_pair_mix-0.5_seed-0 \\
         --json docs/results/batch-statistics.json
 """
 

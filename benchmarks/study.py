@@ -1,16 +1,15 @@
 """A study: heads on one footing, on the same frozen features. Of PASCAL VOC 2007, or of MS-COCO's 80 labels.
 
-    python benchmarks/study.py voc tune --data voc:/data/VOCdevkit --out study/tune --json docs/results/voc-tuning.json
-    python benchmarks/study.py voc test --data voc:/data/VOCdevkit --out study/test --json docs/results/voc-study.json
-    python benchmarks/study.py voc compare --out study/test --json docs/results/voc-study.json
-    python benchmarks/study.py voc alone --out study/test --json docs/results/voc-study.json
+    python benchmarks/study.py voc tune test compare alone --data voc:/data/VOCdevkit --out study/voc
+    python benchmarks/study.py methods_voc test --rows hsq gap --data voc:/data/VOCdevkit --out study/methods
 
-benchmarks/study_voc.yaml and study_coco.yaml hold the rows and what a stage trains and measures on; the studies
-`methods_voc` and `methods_coco` have one row for every head. `tune` tries the settings of each head; `test` trains with
-the settings that won and measures once on test, with several seeds, first one seed of every row, then the next;
-`compare` takes the rows of `test` in pairs, on the same halves of the test images; `alone` compares some with a
-separate model for each label; `cost` times a training step and an answer of every head, in turns, on as many threads as
-OMP_NUM_THREADS says. `--rows` runs some of the rows. `labelwise report` compares the folders of any runs.
+benchmarks/study_voc.yaml and study_coco.yaml hold the rows, what a stage trains and measures on, and the names of the
+files in docs/results that a study writes; `methods_voc` and `methods_coco` have one row for every head, `coco_all` the
+best rows on all photos. `tune` tries the settings of each head; `test` trains with the settings that won and measures
+once on test, with several seeds, first one seed of every row, then the next; `compare` takes the rows of `test` in
+pairs, on the same halves of the test images; `alone` compares some with a separate model for each label; `cost` times a
+training step and an answer of every head, in turns, on as many threads as OMP_NUM_THREADS says. `--rows` runs some of
+the rows. `labelwise report` compares the folders of any runs.
 
 Stop and start as you like: a run that is finished in --out is not trained again. Beside the JSON of `test` lies an .npz
 with each run's mAP on the same random halves of the test images. It is all that `compare` needs, so runs may come from
@@ -54,16 +53,20 @@ from labelwise.training.distributed import create_fabric
 from labelwise.training.run import Run, read_history
 from labelwise.training.setup import build_model
 
-STUDIES = ("voc", "coco", "methods_voc", "methods_coco")
+STUDIES = ("voc", "coco", "coco_all", "methods_voc", "methods_coco")
+TRAINING = ("tune", "test")
 AFTERWARDS = ("compare", "alone", "cost")  # stages that use the runs of `test`
 METRICS = ("mAP", "CF1", "OF1", "CF1_top3", "OF1_top3")
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
 def read_study(name: str) -> dict[str, Any]:
-    """The rows of a study, and the settings of its stages."""
+    """The rows of a study, and the settings of its stages. Studies may be `like` others but for a few settings."""
     study: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"study_{name}.yaml").read_text(encoding="utf-8"))
-    if isinstance(study["rows"], str):  # those of another study
-        study["rows"] = read_study(study["rows"])["rows"]
+    if "like" in study:
+        study = read_study(study.pop("like")) | study
+    if "only" in study:
+        study["rows"] = {row: study["rows"][row] for row in study["only"]}
     if "reference" in study:
         study["compare"] = [[row, study["reference"]] for row in study["rows"] if row != study["reference"]]
     return study
@@ -72,52 +75,56 @@ def read_study(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("stage", choices=("tune", "test", *AFTERWARDS))
+    parser.add_argument("stages", nargs="+", choices=(*TRAINING, *AFTERWARDS), metavar="stage")
     parser.add_argument("--data")
     parser.add_argument("--words", help="word vectors of the labels, for rows on words")
     parser.add_argument("--out", type=Path, required=True, help="a folder for the runs")
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder for the numbers")
     parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, with wildcards")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
 
     study = read_study(arguments.study)
-    result = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
-    if arguments.stage in AFTERWARDS:
-        if arguments.stage == "compare":
-            found = differences(result["runs"], study, arguments.out, read_halves(arguments.json))
+    for stage in arguments.stages:
+        trained = "tune" if stage == "tune" else "test"
+        file, out = arguments.results / f"{study['results'][trained]}.json", arguments.out / trained
+        result = json.loads(file.read_text()) if file.exists() else {"runs": []}
+        if stage in TRAINING:
+            run_stage(stage, plan(study, stage, out, arguments), out, result, file, arguments.jobs)
+        elif stage == "compare":
+            found = differences(result["runs"], study, out, read_halves(file))
             pairs = {(each["row"], each["reference"]): each for each in result.get("differences", [])}
             for each in found:  # a pair whose runs are elsewhere keeps what was found there
                 pairs[each["row"], each["reference"]] = pairs.get((each["row"], each["reference"]), {}) | each
-            result["differences"] = list(pairs.values())
-        elif arguments.stage == "alone":
-            result["alone"] = transfers(study["alone"], arguments.out)
+            write(result | {"differences": list(pairs.values())}, file)
+        elif stage == "alone":
+            write(result | {"alone": transfers(study["alone"], out)}, file)
         else:
-            arguments.stage, arguments.seeds = "test", [0]
-            result["costs"] = result.get("costs", {}) | costs(plan(study, arguments))
-        write(result, arguments.json)
-        return
-    halves = read_halves(arguments.json)
+            timed = {run.settings["row"]: run for run in plan(study, "test", out, arguments)}  # one seed of each row
+            write(result | {"costs": result.get("costs", {}) | costs([*timed.values()])}, file)
+
+
+def run_stage(stage: str, planned: list[PlannedRun], out: Path, result: dict[str, Any], file: Path, jobs: int) -> None:
+    """Train what is not finished, and add each run to the results."""
+    halves = read_halves(file)
     done = {f"{run['row']}_seed-{run['seed']}" for run in result["runs"]} & halves.keys()
-    runs = [run for run in plan(study, arguments) if run.name not in done]
+    runs = [run for run in planned if run.name not in done]
 
     def tell(outcome: Outcome, number: int) -> None:
         print(f"[{number + 1} of {len(runs)}] {outcome.planned.name}: {outcome.status} {outcome.reason}", flush=True)
         if outcome.status == "finished":
             settings = outcome.planned.settings
             others = [row for row in result["runs"] if any(row.get(key) != settings[key] for key in settings)]
-            result["runs"] = [*others, numbers(outcome, arguments.out, arguments.stage)]
+            result["runs"] = [*others, numbers(outcome, out, stage)]
             result["summary"] = summary(result["runs"])
-            write(result, arguments.json)
-            if arguments.stage == "test":
-                folder = arguments.out / outcome.planned.name
+            write(result, file)
+            if stage == "test":
+                folder = out / outcome.planned.name
                 halves[folder.name] = draws_of(folder)[0].metrics["mAP"].astype(np.float32)
-                atomic_write(halves_file(arguments.json), partial(save_arrays, halves))
+                atomic_write(halves_file(file), partial(save_arrays, halves))
 
-    run_sweep(
-        runs, arguments.out, test_split="test" if arguments.stage == "test" else None, jobs=arguments.jobs, tell=tell
-    )
+    run_sweep(runs, out, test_split="test" if stage == "test" else None, jobs=jobs, tell=tell)
 
 
 def write(result: dict[str, Any], path: Path) -> None:
@@ -142,9 +149,9 @@ def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def plan(study: dict[str, Any], arguments: argparse.Namespace) -> list[PlannedRun]:
-    """The runs of a stage, one seed of every row before the next seed."""
-    rows, stage = study["rows"], arguments.stage
+def plan(study: dict[str, Any], stage: str, out: Path, arguments: argparse.Namespace) -> list[PlannedRun]:
+    """The runs of a stage in `out`, one seed of every row before the next seed."""
+    rows = study["rows"]
     always = {"data.source": arguments.data, "thresholds": "none"} | study["always"]
     return [
         PlannedRun(f"{name}_seed-{seed}", {"row": row, **tried, "seed": seed}, load_recipe(None, changes))
@@ -153,7 +160,7 @@ def plan(study: dict[str, Any], arguments: argparse.Namespace) -> list[PlannedRu
         if any(fnmatch(row, pattern) for pattern in arguments.rows) and stage in settings.get("stages", study["stages"])
         if stage == "test" or "try" in settings
         for name, tried in (trials(row, settings) if stage == "tune" else [(row, {})])
-        for earlier in [start(settings, rows, arguments, seed)]
+        for earlier in [start(settings, rows, stage, out, seed, arguments.words)]
         for changes in [always | settings["set"] | study["stages"][stage] | earlier | tried | {"seed": seed}]
     ]
 
@@ -171,19 +178,19 @@ def trial_name(row: str, chosen: dict[str, Any]) -> str:
 
 
 def start(
-    settings: dict[str, Any], rows: dict[str, dict[str, Any]], arguments: argparse.Namespace, seed: int
+    settings: dict[str, Any], rows: dict[str, dict[str, Any]], stage: str, out: Path, seed: int, words: str
 ) -> dict[str, Any]:
     """What a row starts from: `after` another one, that one's model with the same seed (of its trials, the winner);
     on words, the words."""
     chosen = settings["set"]
     if chosen.get("model.options.queries") == "words" or preset(chosen["model.head"]).takes_words:
-        return {"model.words": arguments.words}
+        return {"model.words": words}
     if "after" not in settings:
         return {}
     row = settings["after"]
     winner = {key: rows[row]["set"][key] for key in rows[row]["try"]}
-    name = trial_name(row, winner) if arguments.stage == "tune" else row
-    return {"model.start": str(arguments.out / f"{name}_seed-{seed}")}
+    name = trial_name(row, winner) if stage == "tune" else row
+    return {"model.start": str(out / f"{name}_seed-{seed}")}
 
 
 def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:

@@ -30,11 +30,16 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("study")
 
 
-def asked(stage: str, out: Path, **changes: Any) -> argparse.Namespace:
-    return argparse.Namespace(
-        **{"stage": stage, "data": "photos.csv", "words": "words.npy", "out": out, "rows": ["*"], "seeds": [0, 1]}
-        | changes
-    )
+def asked(**changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"data": "photos.csv", "words": "words.npy", "rows": ["*"], "seeds": [0, 1]} | changes)
+
+
+def test_a_study_like_another_one_has_its_rows(study: Any) -> None:
+    coco, every = study.read_study("coco"), study.read_study("coco_all")
+    assert every["rows"] == {row: coco["rows"][row] for row in ("hsq-baseline", "q2l", "hsq")}
+    assert (every["always"], every["stages"]) == (coco["always"], coco["stages"])
+    written = [study.read_study(name)["results"]["test"] for name in study.STUDIES]
+    assert len({*written}) == len(written)  # no study writes over another one's numbers
 
 
 @pytest.mark.parametrize("name", ["voc", "coco"])
@@ -51,7 +56,7 @@ def test_every_head_is_a_method_with_as_many_trials_as_the_others(study: Any, tm
     assert sorted(settings["set"]["model.head"] for settings in rows.values()) == sorted(heads.list_heads())
     assert {len(settings["try"]["optimizer.lr"]) for settings in rows.values()} == {2}
     assert all(settings["set"]["optimizer.lr"] in settings["try"]["optimizer.lr"] for settings in rows.values())
-    runs = study.plan(study.read_study("methods_coco"), asked("test", tmp_path, seeds=[0]))
+    runs = study.plan(study.read_study("methods_coco"), "test", tmp_path, asked(seeds=[0]))
     assert {run.settings["row"] for run in runs if run.recipe.model.words is not None} == {
         row for row in rows if heads.preset(row).takes_words
     }
@@ -61,7 +66,7 @@ def test_every_head_is_a_method_with_as_many_trials_as_the_others(study: Any, tm
 
 def test_rows_taken_from_the_coco_study_have_the_same_settings(study: Any, tmp_path: Path) -> None:
     def recipes(name: str, rows: list[str]) -> dict[str, Any]:
-        runs = study.plan(study.read_study(name), asked("test", tmp_path, rows=rows, seeds=[0]))
+        runs = study.plan(study.read_study(name), "test", tmp_path, asked(rows=rows, seeds=[0]))
         return {run.settings["row"]: run.recipe for run in runs}
 
     same = import_module("methods_page").SAME
@@ -71,7 +76,7 @@ def test_rows_taken_from_the_coco_study_have_the_same_settings(study: Any, tmp_p
 
 def test_every_row_has_its_first_seed_before_any_has_its_second(study: Any, tmp_path: Path) -> None:
     coco = study.read_study("coco")
-    runs = study.plan(coco, asked("test", tmp_path))
+    runs = study.plan(coco, "test", tmp_path, asked())
     assert [run.settings["row"] for run in runs] == [*coco["rows"]] * 2
     assert [run.settings["seed"] for run in runs] == [0] * len(coco["rows"]) + [1] * len(coco["rows"])
     words = {run.settings["row"] for run in runs if run.recipe.model.words is not None}
@@ -80,7 +85,7 @@ def test_every_row_has_its_first_seed_before_any_has_its_second(study: Any, tmp_
 
 
 def test_trials_do_not_see_test(study: Any, tmp_path: Path) -> None:
-    runs = study.plan(study.read_study("coco"), asked("tune", tmp_path, rows=["hsq*", "gap"]))
+    runs = study.plan(study.read_study("coco"), "tune", tmp_path, asked(rows=["hsq*", "gap"]))
     assert {run.name for run in runs} == {
         f"{row}_lr-{rate}_seed-0"
         for row, rates in {"gap": (0.001, 0.003), "hsq": (0.0003, 0.0006), "hsq-linear": (0.0003, 0.0006)}.items()
@@ -90,7 +95,7 @@ def test_trials_do_not_see_test(study: Any, tmp_path: Path) -> None:
 
 
 def test_a_row_after_another_starts_from_its_run_of_the_same_seed(study: Any, tmp_path: Path) -> None:
-    runs = study.plan(study.read_study("voc"), asked("test", tmp_path, rows=["hsq", "hsq-fine-tuned"]))
+    runs = study.plan(study.read_study("voc"), "test", tmp_path, asked(rows=["hsq", "hsq-fine-tuned"]))
     starts = {run.name: run.recipe.model.start for run in runs}
     assert starts["hsq-fine-tuned_seed-1"] == str(tmp_path / "hsq_seed-1")
     assert starts["hsq_seed-1"] is None
@@ -133,6 +138,7 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
     always = {"model.backbone": "test_resnet", "model.weights": "none", "model.size": 32, "model.freeze": "backbone"}
     always["batch_size"] = 8
     tiny = {
+        "results": {"test": "tiny"},
         "always": always,
         "stages": {"test": {"data.train": "train+val", "data.validation": None, "epochs": 1}},
         "compare": [["csra", "gap"]],
@@ -143,12 +149,10 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
     }
     monkeypatch.setattr(study, "read_study", lambda name: tiny)
     monkeypatch.setenv("LABELWISE_CACHE", str(tmp_path / "cache"))
-    report = tmp_path / "study.json"
-    where = ["--out", str(tmp_path / "runs"), "--json", str(report)]
-    data = ["--data", str(sample.source)]
-    for stage in (["test", *data, "--seeds", "0"], ["compare"], ["alone"], ["cost", *data]):
-        monkeypatch.setattr(sys, "argv", ["study.py", "coco", *stage, *where])
-        study.main()
+    report = tmp_path / "tiny.json"
+    where = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path), "--data", str(sample.source), "--seeds", "0"]
+    monkeypatch.setattr(sys, "argv", ["study.py", "coco", "test", "compare", "alone", "cost", *where])
+    study.main()
     found = json.loads(report.read_text())
     score = {row["row"]: row["mAP"] for row in found["summary"]}
     (gap,) = found["differences"]
@@ -161,10 +165,9 @@ def test_from_runs_to_differences(study: Any, tmp_path: Path, monkeypatch: pytes
     assert (alone["row"], alone["training_images"]) == ("gap", len(sample.select("train+val")))
 
     shutil.rmtree(tmp_path / "runs")  # as on another machine, with the results alone
-    for stage in (["test", *data, "--seeds", "0"], ["compare"]):
-        monkeypatch.setattr(sys, "argv", ["study.py", "coco", *stage, *where])
-        study.main()
-    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*_seed-0"))
+    monkeypatch.setattr(sys, "argv", ["study.py", "coco", "test", "compare", *where])
+    study.main()
+    assert not [*tmp_path.glob("runs/**/*_seed-0")]
     assert json.loads(report.read_text()) == found
 
 

@@ -129,6 +129,32 @@ def test_a_signal_is_handled_after_engines_were_closed(model: LabelModel, tmp_pa
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
+FIRST_ARRAYS_IN_TWO_THREADS = """
+import faulthandler, sys, threading
+from labelwise.runtime.sessions import openvino, openvino_core
+faulthandler.dump_traceback_later(10, exit=True)  # needs no lock of Python's, which would be held for ever
+sys.setswitchinterval(1e-6)
+openvino_core()
+start = threading.Barrier(4)
+def convert():
+    start.wait()
+    openvino().Type.f32.to_dtype()
+threads = [threading.Thread(target=convert) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_the_first_arrays_of_openvino_may_come_from_several_threads() -> None:
+    """Its bindings then waited for themselves, in nearly half of the processes."""
+    pytest.importorskip("openvino")
+    for _ in range(2):
+        done = fork_server.run("-c", FIRST_ARRAYS_IN_TWO_THREADS)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_conversion_is_kept_and_a_changed_weight_is_another_network(
     model: LabelModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,10 +45,10 @@ class McarHead(Head):
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The logits of the whole map and of the regions, both [B, N], and the class attentional maps [B, N, H, W]."""
         whole = self.classifier(self._pool(x))  # the global stream
-        maps = self.classifier(x.movedim(1, -1)).movedim(-1, 1).sigmoid()  # class attentional maps: [B, N, H, W]
+        maps = self.classifier(x.movedim(1, -1)).movedim(-1, 1).sigmoid()  # class attentional maps, eq. 4: [B, N, H, W]
         best = whole.topk(min(self.config.regions, self.labels), dim=1).indices  # [B, R]
         chosen = maps.detach().gather(1, best[..., None, None].expand(-1, -1, *maps.shape[2:]))  # [B, R, H, W]
-        rows, columns = (self._interval(chosen.amax(dim=side)) for side in (3, 2))  # [B, R, H], [B, R, W]
+        rows, columns = (self._interval(chosen.amax(dim=side)) for side in (3, 2))  # eq. 6: [B, R, H], [B, R, W]
         inside = (rows[..., None] & columns[..., None, :])[:, :, None]  # [B, R, 1, H, W]
         local = self.classifier(self._pool(x[:, None], inside)).amax(dim=1)  # the local stream, the best region's logit
         return whole, local, maps

@@ -65,7 +65,7 @@ class SrnHead(Head):
         attention = scores.flatten(2).softmax(dim=2).view_as(scores)  # A
         confidence = self.confidence(x)  # S: W^l x_ij + b^l
         auxiliary = (attention * confidence).sum(dim=(2, 3))  # y_att
-        weighted = confidence.sigmoid() * attention  # U
+        weighted = confidence.sigmoid() * attention  # U, eq. 8
         resized = F.interpolate(weighted, size=(_GRID, _GRID), mode="bilinear", align_corners=False)
         regularised = self.regularise(resized)  # y_sr
         pooled = self.classifier(x.mean(dim=(2, 3)))  # y_cls

@@ -244,11 +244,23 @@ def openvino() -> Any:
     return package
 
 
-@cache
+_OPENING = Lock()
+
+
 def openvino_core() -> Any:
     """The process's only Core. Each one's CPU plugin brings a stack for signal handlers and unmaps it in the end: when
     two of them ended in the order of their start, the next Ctrl-C was a segmentation fault (OpenVINO 2026.4)."""
-    return openvino().Core()
+    with _OPENING:
+        return _only_core()
+
+
+@cache
+def _only_core() -> Any:
+    package = openvino()
+    # Its bindings look NumPy up at the first conversion. If two threads came first, one would keep Python's lock and
+    # wait for the other's look-up, which needs that lock: for ever.
+    package.Type.f32.to_dtype()
+    return package.Core()
 
 
 class OpenVinoEngine(SessionEngine):
