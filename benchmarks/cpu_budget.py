@@ -29,7 +29,7 @@ from labelwise.core.files import atomic_write
 from labelwise.data import open_data
 from labelwise.data.table import LabelTable
 from labelwise.engines.measure import machine, work_of_others
-from labelwise.training.budget import MARGIN, Plan, Speeds, Work, choose
+from labelwise.training.budget import LEFT_BY_GAP, MARGIN, Plan, Speeds, Work, choose
 from labelwise.training.recipe import OWN_PHOTOS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -41,6 +41,7 @@ QUERY = OWN_PHOTOS.model.head
 FEW = 300  # photos: with fewer, more of them help far more than later on
 START = 20.0  # seconds: imports, measuring, converting the backbone, saving
 BUDGETS = (1, 2, 3, 5, 10, 20)  # minutes
+LENGTHS = {0.5: "half the epochs", 2.0: "twice the epochs"}
 KEYS = ("data", "images", "head", "size", "epochs")  # of a point; epochs None: as long as the default recipe
 
 
@@ -52,11 +53,12 @@ def points() -> list[dict[str, Any]]:
 
     linear, query = [("gap", 224, None), ("gap", 288, None)], [(QUERY, 224, None), (QUERY, 288, None)]
     return [
-        *of("voc", 5011, *linear, *query, (QUERY, 224, 3), (QUERY, 288, 3)),
-        *of("coco", 2000, *linear, *query),
-        *of("other", 2000, *linear, *query, (QUERY, 224, 4)),
+        *of("voc", 5011, *linear, *query, (QUERY, 224, 3), (QUERY, 288, 3), (QUERY, 288, 12)),
+        *of("coco", 2000, *linear, *query, (QUERY, 288, 16)),
+        *of("other", 2000, *linear, *query, (QUERY, 224, 4), (QUERY, 288, 16)),
         *of("coco", 500, *linear, *query),
         *of("voc", 300, *linear, *query),
+        *of("other", 300, *linear, *query),
         *of("voc", 1000, *linear, *query),
         *of("coco", 5000, *linear, *query, (QUERY, 224, 3), (QUERY, 288, 3)),
         *of("coco", 21285, *linear, *query),
@@ -137,8 +139,9 @@ class Measured(Work):
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
-    short = row["epochs"] is not None
-    return Plan(row["head"], row["size"], 0.5 if short else 1.0, row["images"])
+    images = row["images"]
+    usual = Work(images, round(0.8 * images), True).epochs(Plan(row["head"], row["size"], 1.0, images))
+    return Plan(row["head"], row["size"], (row["epochs"] or usual) / usual, images)
 
 
 def scores_of(data: str, found: dict[str, Any]) -> dict[Plan, float]:
@@ -202,10 +205,12 @@ def ratios(scores: dict[Plan, float]) -> Iterator[tuple[str, float]]:
         left = (100 - changed) / (100 - score)
         if other == one._replace(size=288) and one.size == 224:
             yield "288 pixels", left
-        elif other == one._replace(head="gap"):
+        elif other == one._replace(head="gap") and one.images >= max(LEFT_BY_GAP):
             yield "gap", left
-        elif other == one._replace(length=0.5):
-            yield "half the epochs", left
+        elif other == one._replace(head="gap") and one.images <= min(LEFT_BY_GAP):
+            yield "gap, few photos", left
+        elif one.length == 1 and other in (one._replace(length=length) for length in LENGTHS):
+            yield LENGTHS[other.length], left
         elif other == one._replace(images=other.images) and other.images > one.images >= FEW:
             yield "twice the photos", left ** (1 / log2(other.images / one.images))
 
@@ -294,7 +299,8 @@ def picks_table(found: dict[str, Any]) -> str:
 
 
 def in_words(plan: Plan) -> str:
-    return f"{plan.head}, {plan.size}" + (", half the epochs" if plan.length < 1 else "") + f", {plan.images:,} photos"
+    length = f", {LENGTHS[plan.length]}" if plan.length in LENGTHS else ""
+    return f"{plan.head}, {plan.size}{length}, {plan.images:,} photos"
 
 
 def draw(found: dict[str, Any]) -> None:
@@ -307,8 +313,9 @@ def draw(found: dict[str, Any]) -> None:
         for minutes, row in rows:
             colour = {QUERY: "tab:blue", "gap": "tab:orange"}[row["head"]]
             marker = {224: "o", 256: "s", 288: "^"}[row["size"]]
-            hollow = colour if row["epochs"] is None else "none"
-            axes.scatter(minutes, row["mAP"], marker=marker, edgecolors=colour, c=hollow, s=36)
+            length = plan_of(row).length
+            fill, edge = (colour if length >= 1 else "none"), ("black" if length > 1 else colour)
+            axes.scatter(minutes, row["mAP"], marker=marker, edgecolors=edge, c=fill, s=36)
         front = [
             (minutes, row["mAP"])
             for minutes, row in sorted(rows, key=lambda pair: pair[0])
@@ -324,7 +331,8 @@ def draw(found: dict[str, Any]) -> None:
         "linear (GAP)": {"color": "tab:orange", "marker": "o"},
         "224 pixels": {"color": "grey", "marker": "o"},
         "288 pixels": {"color": "grey", "marker": "^"},
-        "half the epochs": {"color": "grey", "marker": "o", "markerfacecolor": "none"},
+        LENGTHS[0.5]: {"color": "grey", "marker": "o", "markerfacecolor": "none"},
+        LENGTHS[2.0]: {"color": "grey", "marker": "o", "markeredgecolor": "black"},
     }.items():
         panels[0].plot([], [], linestyle="none", label=label, **style)
     panels[0].legend(fontsize=7, loc="lower right")

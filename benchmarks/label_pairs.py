@@ -41,7 +41,7 @@ from labelwise.training.distributed import create_fabric
 from labelwise.training.loop import Trainer
 from labelwise.training.recipe import Recipe
 from labelwise.training.setup import build_model
-from study import read_study
+from study import read_study, save_arrays
 
 HEADS = ("q2l", "hsq")
 LABELS, SEEDS = 15, 3
@@ -83,11 +83,11 @@ def main() -> None:
     planned = list(tasks(labels))
     try:
         for number, task in enumerate(planned):
-            file = arguments.out / f"{task.name}.npy"
+            file = arguments.out / f"{task.name}.npz"
             if not file.exists():
                 recipe = recipes[task.head].model_copy(update={"seed": task.seed})
                 logits = train_and_predict(task, recipe, train, caches[0], caches[1], fabric)
-                atomic_write(file, partial(save_array, logits))
+                atomic_write(file, partial(save_arrays, {"logits": logits}))
                 print(f"[{number + 1} of {len(planned)}] {task.name}", flush=True)
     finally:  # also of a part, if it is stopped
         report = summary(labels, arguments.out, test)
@@ -127,11 +127,6 @@ def train_and_predict(
         return torch.cat([head(test_features.batch(some)).float() for some in rows]).numpy()
 
 
-def save_array(array: np.ndarray, path: Path) -> None:
-    with path.open("wb") as file:  # numpy would add a suffix to a path
-        np.save(file, array)
-
-
 class Measured(NamedTuple):
     """A label's average precision in one model, in percent: on all test images and on random halves [S]."""
 
@@ -157,11 +152,11 @@ def read_models(
     alone: dict[str, list[Measured]] = {}
     paired: dict[tuple[str, str], Measured] = {}
     for task in tasks(labels):
-        file = out / f"{task.name}.npy"
+        file = out / f"{task.name}.npz"
         if task.head != head or not file.exists():
             continue
         columns = [labels.index(label) for label in task.labels]
-        draws = bootstrap_draws(np.load(file), targets[:, columns], samples=SAMPLES)
+        draws = bootstrap_draws(np.load(file)["logits"], targets[:, columns], samples=SAMPLES)
         rows = zip(task.labels, draws.whole_average_precision, draws.average_precision, strict=True)
         for label, value, samples in rows:
             measured = Measured(100 * float(value), 100 * samples)

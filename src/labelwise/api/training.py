@@ -84,8 +84,8 @@ def train(
             is written to `out` so that the recipe can be run again.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments change single ones.
-        minutes: Instead of a recipe: choose size, head, epochs and, if need be, a sample of the images, so that the
-            most accurate training that this machine can do in so many minutes is done. What else is given is kept.
+        minutes: A time limit instead of a recipe: chooses size, head, epochs and, if necessary, a sample of the images
+            for the most accurate training that fits on this machine. Settings that are given are kept.
         head: Name of the head; `labelwise heads` lists them.
         backbone: Name of the timm backbone; `labelwise backbones` lists them.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.

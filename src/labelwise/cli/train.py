@@ -51,6 +51,8 @@ def train(
 
     Parameters
     ----------
+    data
+        Images and labels: a path, format:path or format:path?option=value; also tar shards and buckets (*.tar, s3://…).
     freeze
         backbone: train only the head, on features that are computed once and cached. early: also train the last layers
         of the backbone. stem: all but its stem and first stage; stem+norms: not its batch norms either. none: all of

@@ -127,7 +127,7 @@ def nearest_path(path: str | Path) -> Path | None:
     """For a path that leads nowhere: the nearest name in its folder, or itself in the folder whose name is nearest."""
     folder, name = Path(path).parent, Path(path).name
     if folder.is_dir():
-        near = get_close_matches(name, os.listdir(folder), n=1)
+        near = get_close_matches(name, os.listdir(folder), n=1, cutoff=0.7)
         return folder / near[0] if near else None
     if not folder.parent.is_dir():
         return None
