@@ -29,7 +29,7 @@ from labelwise.core.files import atomic_write
 from labelwise.data import open_data
 from labelwise.data.table import LabelTable
 from labelwise.engines.measure import machine, work_of_others
-from labelwise.training.budget import LEFT_BY_GAP, MARGIN, Plan, Speeds, Work, choose
+from labelwise.training.budget import LEFT_BY_LENGTH, MARGIN, Plan, Speeds, Work, choose
 from labelwise.training.recipe import OWN_PHOTOS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -135,7 +135,7 @@ class Measured(Work):
     measured: tuple[Plan, ...] = ()
 
     def plans(self) -> list[Plan]:
-        return [plan for plan in self.measured if self.is_long_enough(plan)]
+        return [plan for plan in self.measured if plan.length in LEFT_BY_LENGTH and self.is_long_enough(plan)]
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
@@ -205,10 +205,8 @@ def ratios(scores: dict[Plan, float]) -> Iterator[tuple[str, float]]:
         left = (100 - changed) / (100 - score)
         if other == one._replace(size=288) and one.size == 224:
             yield "288 pixels", left
-        elif other == one._replace(head="gap") and one.images >= max(LEFT_BY_GAP):
+        elif other == one._replace(head="gap"):
             yield "gap", left
-        elif other == one._replace(head="gap") and one.images <= min(LEFT_BY_GAP):
-            yield "gap, few photos", left
         elif one.length == 1 and other in (one._replace(length=length) for length in LENGTHS):
             yield LENGTHS[other.length], left
         elif other == one._replace(images=other.images) and other.images > one.images >= FEW:
