@@ -86,6 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     study = read_study(arguments.study)
+    if unknown := {*arguments.stages} & {*TRAINING} - study["stages"].keys():
+        parser.error(f"the study {arguments.study} has no stage {min(unknown)}")
     for stage in arguments.stages:
         trained = "tune" if stage == "tune" else "test"
         file, out = arguments.results / f"{study['results'][trained]}.json", arguments.out / trained

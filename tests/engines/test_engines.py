@@ -28,7 +28,7 @@ from labelwise.evaluation.inference import engine_for, predict_logits
 from labelwise.features import FeatureCache
 from labelwise.model.model import LabelModel, create_model
 from labelwise.model.network import TorchEngine
-from labelwise.runtime.sessions import Engine, EngineName, Family, relative_difference
+from labelwise.runtime.sessions import Engine, EngineName, Family, SessionEngine, relative_difference
 from tests import fork_server
 
 
@@ -90,10 +90,40 @@ def test_full_batches_of_any_size(model: LabelModel, family: EngineName) -> None
     for batch_size in (1, 15, 32):
         engine = open_engine(family, model.backbone, size=64, batch_size=batch_size, full_batches=True)
         images = noise(17)
+        assert len(engine(images[:0])) == 0
         found = run_full_batch(engine, images, batch_size)
         assert relative_difference(found, TorchEngine(model.backbone)(images)) < 1e-4
 
 
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a batch of 8 is divided on every machine."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("family", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("reason", ["large", "no memory"])
+def test_a_network_that_should_not_or_cannot_be_opened_twice_runs_whole_batches(
+    reason: str, family: Family, model: LabelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(family)
+    engine = open_file(convert(model, family, tmp_path, size=64), family)
+    assert isinstance(engine, SessionEngine)
+    if reason == "large":
+        monkeypatch.setattr("labelwise.runtime.sessions._LARGE_BYTES", 0)
+    tried = []
+    monkeypatch.setattr(type(engine), "_open_streams", lambda self: tried.append(1) or _no_memory())
+    for _ in range(2):
+        assert relative_difference(engine(noise(8)), TorchEngine(model)(noise(8))) < 1e-4
+    assert len(tried) == (reason == "no memory")  # not again for every batch
+
+
+def _no_memory() -> Any:
+    raise RuntimeError("bad allocation")
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_a_file_that_is_replaced_does_not_change_what_is_open(tmp_path: Path) -> None:
     """A batch is computed in another way than single images, which is only set up when the first one comes."""
     path = convert(small_model(), "onnxruntime", tmp_path, size=64)

@@ -65,8 +65,8 @@ def test_a_plan_is_the_recipe_with_each_setting(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         (["head=hsq,gap", "head.shared_experts=0,4"], "'gap' has no option 'shared_experts'.*skip_invalid=True"),
-        (["head=hsq,q2l", "head.shared_experts=0,4"], "changes nothing in the head 'q2l'"),
-        (["head=hsq-linear", "head.task_experts=1,2"], "changes nothing in the head 'hsq-linear'"),
+        (["head=hsq,q2l", "head.shared_experts=0,4"], "has no effect on the head 'q2l'"),
+        (["head=hsq-linear", "head.task_experts=1,2"], "has no effect on the head 'hsq-linear'"),
         (["head=hsqq"], "did you mean 'hsq'"),
         (["head.shared_expert=1,2"], "has no option 'shared_expert'"),
         (["head.shared_experts=-1"], "shared_experts=-1"),
@@ -92,6 +92,8 @@ def test_skip_invalid_runs_a_head_once_where_an_option_does_not_count() -> None:
     assert (gap.recipe.model.options, hsq.recipe.model.options) == ({}, {"dim": 32, "token_dropout": 0.5})
     with pytest.raises(LabelwiseError, match="unknown option 'dim'"):
         plan(None, {"model.options.dim": 32}, parse_grid(["head=gap,hsq"]))
+    without, hsq = plan(None, {"model.options.shared_experts": 4}, parse_grid(["head=q2l,hsq"]), skip_invalid=True)
+    assert [run.recipe.model.options.get("shared_experts") for run in (without, hsq)] == [None, 4]
     # Experts that are put into another head count there.
     grid = parse_grid(["head=q2l", "head.experts=hybrid", "head.shared_experts=0,4"])
     assert len(plan(None, {}, grid)) == 2

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 _COMPARED = 10_000  # names: less than a second
+_NEAR = 0.7  # similarity of file names, whose endings are often the same
 _LISTED = 200  # names: a table may have a million
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -124,14 +125,22 @@ def described(value: object) -> str:
 
 
 def nearest_path(path: str | Path) -> Path | None:
-    """For a path that leads nowhere: the nearest name in its folder, or itself in the folder whose name is nearest."""
+    """For a path that leads nowhere: the nearest name in its folder, or itself in the folder whose name is nearest.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> (folder / "b.jpg").touch(), (folder / "photos.csv").touch()
+    (None, None)
+    >>> nearest_path(folder / "photo.csv").name, nearest_path(folder / "nope.jpg")
+    ('photos.csv', None)
+    """
     folder, name = Path(path).parent, Path(path).name
     if folder.is_dir():
-        near = get_close_matches(name, os.listdir(folder), n=1, cutoff=0.7)
+        near = get_close_matches(name, os.listdir(folder), n=1, cutoff=_NEAR)
         return folder / near[0] if near else None
     if not folder.parent.is_dir():
         return None
-    folders = get_close_matches(folder.name, os.listdir(folder.parent), n=3)
+    folders = get_close_matches(folder.name, os.listdir(folder.parent), n=3, cutoff=_NEAR)
     return next((found for near in folders if (found := folder.parent / near / name).exists()), None)
 
 

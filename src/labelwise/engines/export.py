@@ -23,7 +23,7 @@ from labelwise.runtime.exported import (
     ExportFormat,
     config_text,
 )
-from labelwise.runtime.sessions import TOLERANCE, Engine, Family, relative_difference
+from labelwise.runtime.sessions import IMAGES_AT_ONCE, TOLERANCE, Engine, Family, relative_difference, stream_count
 
 FAMILY: dict[ExportFormat, Family] = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 HALF_TOLERANCE = 1e-2  # 16-bit weights have 11 significant bits
@@ -95,10 +95,11 @@ def export_model(
 
 
 def largest_difference(engine: Engine, model: LabelModel, about: ExportConfig) -> float:
-    """The largest difference of any output on noise: batches of 1, 2 and 5 images and, where the network takes them,
-    three other sizes. More than TOLERANCE (HALF_TOLERANCE with 16-bit weights) is an error."""
+    """The largest difference of any output on noise: batches of 1, 2 and 5 images or more and, where the network takes
+    them, three other sizes. More than TOLERANCE (HALF_TOLERANCE with 16-bit weights) is an error."""
     size, tolerance = model.config.preprocessing.size, HALF_TOLERANCE if about.precision == "float16" else TOLERANCE
-    shapes = [(1, size, size), (2, size, size), (5, size, size)]
+    batches = 1, 2, max(5, IMAGES_AT_ONCE * stream_count())  # the last one is divided among the threads
+    shapes = [(batch, size, size) for batch in batches]
     if about.other_sizes:
         shapes += [(1, size + STRIDE, size + STRIDE), (3, size, size + 2 * STRIDE), (2, 2 * size, size)]
     largest = 0.0

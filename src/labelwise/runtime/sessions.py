@@ -7,8 +7,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache, cached_property
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from math import ceil
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,6 +30,7 @@ TOLERANCE = 1e-4
 _WATCHER = "labelwise-time-limit"
 # What a thread takes of a batch: more do not stay in its cache, fewer cost a little more each.
 IMAGES_AT_ONCE = 2
+_LARGE_BYTES = 256 * 2**20  # of a network: it is not opened a second time for batches, which would double its memory
 Inputs = dict[str, Floats]
 Outputs = dict[str, Floats]
 
@@ -115,14 +116,16 @@ class SessionEngine(ABC):
     _names: list[str]  # of the outputs
     _batch: int | None  # the only batch size that the network takes; None for any
     _whole: Any  # computes with all threads; None if there is only one batch size
+    _streams: Any = None  # computes several parts of a batch at the same time; opened when the first batch comes
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
+        self._opened = _identity(path)
         with self._readable():
             self._open()
             if self._batch is not None:
-                self._streams  # noqa: B018 (opened now: nothing else will be used)
+                self._streams = self._open_streams()  # now: nothing else will be used
 
     def __call__(self, images: Floats, known: Floats | None = None) -> Floats:
         first = self._names[0]
@@ -133,22 +136,36 @@ class SessionEngine(ABC):
 
     def _computed(self, names: list[str], images: Floats, known: Floats | None) -> Outputs:
         inputs, streams = inputs_for(self.inputs, self.output_shape, images, known), stream_count()
-        if self._batch is None and (streams == 1 or len(images) < 2 * streams):
-            with self._running(self._whole, names) as run:
+        few = self._batch is None and (streams == 1 or len(images) < streams * IMAGES_AT_ONCE)
+        session = self._whole if few else self._streams_or_whole()
+        if session is self._whole:
+            with self._running(session, names) as run:
                 return run(inputs)
-        with self._lock:  # opened once, however many ask
-            session = self._streams
         at_once = self._batch or IMAGES_AT_ONCE
-        if self._batch and (missing := -len(images) % at_once):  # the last part is filled up
+        parts = max(1, ceil(len(images) / at_once))
+        if self._batch and (missing := parts * at_once - len(images)):  # the last part is filled up
             filled = {name: np.zeros((missing, *values.shape[1:]), np.float32) for name, values in inputs.items()}
             inputs = {name: np.concatenate([values, filled[name]]) for name, values in inputs.items()}
-        parts = [
+        each = [
             {name: values[first : first + at_once] for name, values in inputs.items()}
-            for first in range(0, len(images), at_once)
+            for first in range(0, parts * at_once, at_once)
         ]
-        with self._running(session, names) as run, ThreadPoolExecutor(streams) as pool:
-            found = list(pool.map(run, parts))
+        # The pool is left last: an error or Ctrl-C first stops the parts that still run, for which it waits.
+        with ThreadPoolExecutor(streams) as pool, self._running(session, names) as run:
+            found = list(pool.map(run, each))
         return {name: np.concatenate([outputs[name] for outputs in found])[: len(images)] for name in names}
+
+    def _streams_or_whole(self) -> Any:
+        """What computes batches: `_whole`, too, if the network should not or cannot be opened a second time."""
+        with self._lock:  # once, however many ask
+            if self._streams is None:
+                self._streams = self._whole
+                if _bytes_of(self._path) <= _LARGE_BYTES:
+                    with suppress(Exception):  # e.g. not enough memory; the runtimes have a dozen error classes
+                        opened = self._open_streams()
+                        # Somebody may have replaced the file. Then the network that was opened first goes on alone.
+                        self._streams = opened if _identity(self._path) == self._opened else self._whole
+            return self._streams
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -162,10 +179,9 @@ class SessionEngine(ABC):
     def _open(self) -> None:
         """Open the file, and set everything that is declared above."""
 
-    @cached_property
     @abstractmethod
-    def _streams(self) -> Any:
-        """What computes several parts of a batch at the same time. Not opened for single images."""
+    def _open_streams(self) -> Any:
+        """Open what computes several parts of a batch at the same time."""
 
     @abstractmethod
     def _running(self, session: Any, names: list[str]) -> AbstractContextManager[Callable[[Inputs], Outputs]]:
@@ -181,6 +197,11 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _bytes_of(path: Path) -> int:
+    """Of a network's file and, in OpenVINO's format, of its weights beside it."""
+    return sum(part.stat().st_size for part in {path, path.with_suffix(".bin")} if part.exists())
+
+
 class OnnxEngine(SessionEngine):
     family: Family = "onnxruntime"
 
@@ -193,7 +214,6 @@ class OnnxEngine(SessionEngine):
         super().__init__(path)
 
     def _open(self) -> None:
-        self._opened = _identity(self._path)
         session = self._session(thread_count())
         images = session.get_inputs()[0].shape[:1]
         self._batch = images[0] if images and isinstance(images[0], int) else None
@@ -203,11 +223,7 @@ class OnnxEngine(SessionEngine):
         self.output_shape = session.get_outputs()[0].shape
         self.metadata = session.get_modelmeta().custom_metadata_map
 
-    @cached_property
-    def _streams(self) -> Any:
-        # Somebody may have replaced the file since. Then the network that was opened goes on alone.
-        if self._whole is not None and _identity(self._path) != self._opened:
-            return self._whole
+    def _open_streams(self) -> Any:
         # Each caller computes in its own thread; all of them share the session's further threads.
         return self._session(1 + thread_count() - stream_count())
 
@@ -226,8 +242,9 @@ class OnnxEngine(SessionEngine):
         try:
             with time_limit(lambda: setattr(options, "terminate", True)):
                 yield lambda inputs: dict(zip(names, session.run(names, inputs, options), strict=True))
-        except Exception as error:
-            if not options.terminate:
+        except BaseException as error:
+            too_long, options.terminate = options.terminate, True  # also for Ctrl-C: nobody waits for the other parts
+            if not too_long:
                 raise
             raise LabelwiseError(
                 f"{str(self._path)!r} was stopped after {TIME_LIMIT:.0f} s for one batch; it may hold a loop without "
@@ -286,8 +303,7 @@ class OpenVinoEngine(SessionEngine):
         info = {**info.get("framework", {}), **info}  # "framework" holds the metadata of an ONNX file
         self.metadata = {key: str(text.value) for key, text in info.items() if hasattr(text, "value")}
 
-    @cached_property
-    def _streams(self) -> SimpleQueue[Any]:
+    def _open_streams(self) -> SimpleQueue[Any]:
         return self._requests(stream_count())
 
     def _requests(self, streams: int) -> SimpleQueue[Any]:

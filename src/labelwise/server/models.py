@@ -22,6 +22,7 @@ from labelwise.engines.load import full_config, load, require_network
 from labelwise.runtime.exported import ATTENTION, EXPORTS, GATES, ExportedModel
 from labelwise.runtime.folder import CONFIG, PYTORCH, WEIGHTS, find_folder
 from labelwise.runtime.prediction import Evidence, Prediction, probabilities
+from labelwise.runtime.sessions import IMAGES_AT_ONCE, stream_count
 from labelwise.runtime.tagger import Tagger
 from labelwise.server.settings import MOST_MAPS, ServeSettings
 
@@ -80,7 +81,8 @@ class ModelStore:
 def _open(folder: Path, settings: ServeSettings, say: Callable[[str], None]) -> Tagger:
     tagger = load(folder, engine=settings.engine, images=_MANY, batch_size=settings.batch_size, say=say)
     size = tagger.config.preprocessing.size
-    tagger.logits(np.zeros((1, 3, size, size), np.float32))  # the first run allocates and compiles
+    for images in (1, IMAGES_AT_ONCE * stream_count()):  # the first image and the first batch allocate and compile
+        tagger.logits(np.zeros((images, 3, size, size), np.float32))
     if not (isinstance(tagger.model, ExportedModel) or full_config(tagger.model).head.has_attention):
         import labelwise.analysis.maps  # noqa: F401  (Grad-CAM; takes seconds: the first /explain should not wait)
     return tagger

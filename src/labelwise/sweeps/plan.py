@@ -129,14 +129,24 @@ def _applied(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
 
 
 def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of all runs without the options that this run's head does not have."""
-    plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
+    """The settings of all runs without the options that this run's head does not have or does not use."""
     others = {key: value for key, value in settings.items() if not full_key(key).startswith("model.options")}
-    head = preset(load_recipe(recipe, _applied(plain, others)).model.head)
-    known = {**head.option_parts(), **head.renamed_options()}
-    fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(_OPTION) in known}
+    plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
+    model = load_recipe(recipe, _applied(plain, others)).model
+    head = preset(model.head)
+    old_names = head.renamed_options()
+
+    def has(option: str) -> bool:
+        return old_names.get(option, option) in head.option_parts()
+
+    tried = {full_key(key).removeprefix(_OPTION): value for key, value in settings.items() if key not in others}
+    given = {key.removeprefix(_OPTION): value for key, value in changes.items() if key.startswith(_OPTION)}
+    wanted = {key: value for key, value in (changes.get("model.options", {}) | given | tried).items() if has(key)}
+    unused = with_options(head, model.options | wanted, f"head {model.head!r}").unused_options
+    useful = {key for key in wanted if old_names.get(key, key) not in unused}
+    fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(_OPTION) in useful}
     if isinstance(whole := changes.get("model.options"), dict):
-        fitting["model.options"] = {option: value for option, value in whole.items() if option in known}
+        fitting["model.options"] = {option: value for option, value in whole.items() if option in useful}
     return fitting
 
 
@@ -153,7 +163,7 @@ def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
         if option not in known:
             useless[key] = f"the head {base.head!r} has no option {option!r}"
         elif option in config.unused_options:
-            useless[key] = f"{option!r} changes nothing in the head {base.head!r}, which has no such experts"
+            useless[key] = f"{option!r} has no effect on the head {base.head!r}"
     return useless
 
 

@@ -65,10 +65,9 @@ def check_options(recipe: Recipe, changes: Mapping[str, Any]) -> None:
     named = {key.removeprefix(_OPTION) for key in changes if key.startswith(_OPTION)} | {*changes.get(_OPTIONS, ())}
     named = {head.renamed_options().get(name, name) for name in named}
     for name in sorted(named & with_options(head, model.options, f"head {model.head!r}").unused_options):
-        of_experts = {"head": "hsq"} if name in preset("hsq").option_parts() else {}
+        of_experts = {"head.experts": "hybrid"} if head.option_parts()[name] == "experts" else {}
         raise LabelwiseError(
-            f"{name!r} changes nothing in the head {model.head!r}; leave it out"
-            + ", or take another" * bool(of_experts),
+            f"{name!r} has no effect on the head {model.head!r}; leave it out" + ", or add experts" * bool(of_experts),
             options=of_experts,
         )
 
