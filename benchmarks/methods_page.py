@@ -10,10 +10,13 @@ import math
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from coco_page import results, speed
-from study import read_study
-from study_page import DOCS, filled, table, with_spread
+from labelwise.analysis.comparison import difference_as_dict
+from labelwise.evaluation import paired_difference
+from study import read_halves, read_study
+from study_page import DOCS, RESULTS, filled, table, with_spread
 
 PAGE, IMAGE = DOCS / "research" / "every-head.md", DOCS / "images" / "every-head.png"
 # Rows of the COCO study with the very same settings: they are not run again. On VOC the same rows had their trials.
@@ -37,6 +40,8 @@ def test_table(name: str) -> str:
     """Every row, the best first; then those that have not been run."""
     found, epochs = summary(name), read_study(f"methods_{name}")["always"]["epochs"]
     gaps = {each["row"]: each for each in results(f"methods-{name}").get("differences", [])}
+    if name == "coco":
+        gaps |= of_the_coco_study()
     lines = [
         [
             f"`{head}`",
@@ -53,6 +58,26 @@ def test_table(name: str) -> str:
     missing = [f"`{head}`" for head in read_study(f"methods_{name}")["rows"] if head not in found]
     said = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
     return table([*header, "minutes to train", "images/s"], lines) + said
+
+
+def of_the_coco_study() -> dict[str, dict[str, Any]]:
+    """The rows that are taken from it, minus the linear probe here: means over the seeds that each has, on the same
+    halves of the test images."""
+    here, there = (read_halves(RESULTS / f"{name}.json") for name in ("methods-coco", "coco-study"))
+    probe, scores = of_row(here, "gap"), {name: row["mAP"] for name, row in summary("coco").items()}
+    rows = [(row, of_row(there, other)) for row, other in SAME.items()]
+    return {
+        row: difference_as_dict(
+            paired_difference((scores[row] - scores["gap"]) / 100, np.mean(drawn, axis=0), np.mean(probe, axis=0))
+        )
+        for row, drawn in rows
+        if drawn and probe
+    }
+
+
+def of_row(halves: dict[str, np.ndarray], row: str) -> list[np.ndarray]:
+    """What the runs of a row have on the halves of the test images."""
+    return [drawn for run, drawn in halves.items() if run.rpartition("_seed-")[0] == row]
 
 
 def against(found: dict[str, Any] | None) -> str:

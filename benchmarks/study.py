@@ -67,6 +67,8 @@ def read_study(name: str) -> dict[str, Any]:
         study = read_study(study.pop("like")) | study
     if "only" in study:
         study["rows"] = {row: study["rows"][row] for row in study["only"]}
+    for row, changes in study.get("changes", {}).items():
+        study["rows"][row] = study["rows"][row] | {"set": study["rows"][row]["set"] | changes}
     if "reference" in study:
         study["compare"] = [[row, study["reference"]] for row in study["rows"] if row != study["reference"]]
     return study

@@ -108,7 +108,7 @@ def test_some_labels_of_a_table_are_learned_and_each_note_is_told_once(
     run = lw.train(tmp_path / "variants.csv", out=tmp_path / "run", **TINY, **reading, **some)
     assert run.labels == ("tree", "sun")
     assert sum("almost the same name: 'sun' and 'Sun'" in note for note in told) == 1
-    assert sum("labels are not asked for and left out: Sun, " in note for note in told) == 1
+    assert sum("labels are not among the chosen ones and ignored: Sun, " in note for note in told) == 1
     assert run.recipe is not None
     assert run.recipe.data.validation == "val"
     for found in (run.evaluate(bootstrap=0, workers=0), lw.evaluate(run, bootstrap=0, workers=0)):

@@ -45,6 +45,27 @@ def write(writer: JsonWriter | CsvWriter) -> list[str]:
     return [str(prediction.image) for prediction in wanted]
 
 
+@pytest.mark.parametrize(
+    ("made", "writer", "foreign"),
+    [
+        ("tags.csv", CsvWriter, "image,labels\na.jpg,cat\n"),
+        ("tags.json", JsonWriter, '{"images": []}'),
+        ("tags.jsonl", JsonWriter, '{"name": "a.jpg"}\n'),
+    ],
+)
+def test_only_what_predictions_wrote_is_replaced(made: str, writer: Any, foreign: str, tmp_path: Path) -> None:
+    """`--csv photos.csv` may be meant to say which table to read."""
+    path = tmp_path / made
+    for _ in range(2):
+        write(writer(path, LABELS))
+    writer(path, LABELS).close()  # no image at all
+    write(writer(path, LABELS))
+    path.write_text(foreign)
+    with pytest.raises(LabelwiseError, match="was not written by labelwise"):
+        writer(path, LABELS)
+    assert path.read_text() == foreign
+
+
 @pytest.mark.parametrize("label", ["hot dog", "sofa; red", "chair, wooden"])
 def test_a_csv_of_one_label_each_is_read_back_as_it_was_meant(label: str, tmp_path: Path) -> None:
     config = TaggerConfig(labels=(label, "cat"), preprocessing=Preprocessing())
@@ -101,6 +122,7 @@ def test_files_of_others_are_not_continued(kind: Any, tmp_path: Path) -> None:
         with pytest.raises(LabelwiseError, match="not written by labelwise"):
             kind(path, LABELS, resume=True)
         assert path.read_text() == foreign
+    path.unlink()
     write(kind(path, LABELS))
     with pytest.raises(LabelwiseError, match="other labels"):
         kind(path, ("apple", "pear"), resume=True)

@@ -103,6 +103,14 @@ def test_what_is_fitted_on_val_is_saved_in_the_model_and_used_from_then_on(
     assert load_model(here / "run").config == config  # no --save: the model is as it was
 
 
+def test_the_table_that_is_read_is_not_replaced(here: Path, evaluate: Callable[..., tuple[int, str, str]]) -> None:
+    before = (here / "photos" / "labels.csv").read_bytes()
+    status, _, said = evaluate("run", "--data", "photos/labels.csv?root=photos", "--json", "photos/labels.csv")
+    assert status == 2
+    assert "'photos/labels.csv' is an input; name another file" in said
+    assert (here / "photos" / "labels.csv").read_bytes() == before
+
+
 def test_data_without_splits_gets_those_of_the_run(
     tmp_path: Path, evaluate: Callable[..., tuple[int, str, str]]
 ) -> None:

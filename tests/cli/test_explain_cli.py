@@ -60,8 +60,16 @@ def test_a_head_without_experts_says_so_and_a_picture_needs_a_file(folder: Path)
     data = str(folder / "demo" / "sample" / "labels.csv")
     with pytest.raises(LabelwiseError, match="no experts"):
         explain(str(folder / "demo" / "gap"), experts=True, data=data)
-    with pytest.raises(LabelwiseError, match="say where to draw"):
+    with pytest.raises(LabelwiseError, match="no output file is named"):
         explain(str(folder / "demo" / "hsq"), str(folder / "demo" / "sample" / "images" / "00000.jpg"))
+
+
+def test_the_image_is_not_replaced_by_its_maps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder / "demo" / "sample" / "images")
+    before = Path("00000.jpg").read_bytes()
+    with pytest.raises(LabelwiseError, match="is the image itself"):
+        explain(str(folder / "demo" / "hsq"), str(Path("00000.jpg").resolve()), out=Path("00000.jpg"))
+    assert Path("00000.jpg").read_bytes() == before
 
 
 def test_the_bundled_tagger_knows_a_sofa_as_couch(folder: Path) -> None:

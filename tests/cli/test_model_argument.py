@@ -80,9 +80,9 @@ def test_what_is_neither_names_the_fix_and_asks_no_hub(here: Path, argument: str
 
 
 def test_a_command_without_pictures_asks_for_them(here: Path, bundled: None) -> None:
-    with pytest.raises(LabelwiseError, match="say which images 'run' is to label"):
+    with pytest.raises(LabelwiseError, match="no images given for 'run'"):
         predict("run")
-    with pytest.raises(LabelwiseError, match="say which images"):
+    with pytest.raises(LabelwiseError, match="no images given"):
         predict()
     with pytest.raises(LabelwiseError, match="one image"):
         explain("photo", "photos/sub/a.JPG")

@@ -176,7 +176,7 @@ def test_nothing_that_is_read_is_replaced(
     paths.write_text("photo.jpg\n")
     before = {file: file.read_bytes() for file in (photo, paths)}
     for words, message in (
-        (["--from-file", "paths.txt", "--csv", "./paths.txt"], "'paths.txt' is read"),
+        (["--from-file", "paths.txt", "--csv", "./paths.txt"], "'paths.txt' is an input"),
         (["photo.jpg", "--csv", "other.JPG"], "is the name of an image"),
         (["photo.jpg", "--json", "photo.jpg"], "is the name of an image"),
         (["photo.jpg", "--csv", "tags", "--json", "tags"], "is already the json file"),

@@ -136,7 +136,9 @@ def test_nothing_to_fix(tmp_path: Path) -> None:
     )
     assert inspect(table, decode=False).problems == []
     without = table.with_splits([""] * 40)
-    assert inspect(without, decode=False).problems == ["There are no splits. Make them with: labelwise data split"]
+    assert inspect(without, decode=False).problems == [
+        "There are no splits. Training makes them, or you: labelwise data split DATA --out split.csv"
+    ]
 
 
 def test_json_and_picture(report: Inspection, tmp_path: Path) -> None:

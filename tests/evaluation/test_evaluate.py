@@ -103,7 +103,9 @@ def test_twice_as_many_labels_as_there_are_is_told(hsq: LabelModel, sample: Labe
     logits[:, 6:] = 5  # seven labels too many
     said = evaluate(hsq, sample, predictions=TableLogits(logits, np.arange(50), ()), bootstrap=0).too_many_labels
     truth = sample.targets().sum() / 50
-    assert f"{7 + present.sum() / 50:.1f} labels are predicted per image, but {truth:.1f} are there" in said
+    assert (
+        f"{7 + present.sum() / 50:.1f} labels are predicted per image, but images have {truth:.1f} on average" in said
+    )
     assert "more epochs" in said
     right = TableLogits(np.where(sample.targets() == 1, 5, -5).astype(np.float32), np.arange(50), ())
     assert evaluate(hsq, sample, predictions=right, bootstrap=0).too_many_labels == ""

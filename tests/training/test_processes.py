@@ -128,7 +128,7 @@ def test_two_processes_get_the_metrics_of_one(freeze: str, strategy: str, sample
     (torchrun if strategy == "ddp" else two_processes)(*settings, *together)
     shutil.rmtree(tmp_path / "two" / "model")  # gone: a resumed run makes it again from the sharded state it restores
     two_processes("--out", str(tmp_path / "two"), "--resume")
-    assert "once more with the validation images" in (tmp_path / "two" / "log.txt").read_text()
+    assert "refit: from the best weights" in (tmp_path / "two" / "log.txt").read_text()
     train(load_recipe(tmp_path / "two" / "recipe.yaml", {"strategy": "auto"}), tmp_path / "one")
     for alone, both in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
         assert both["loss"] == pytest.approx(alone["loss"], abs=1e-3)

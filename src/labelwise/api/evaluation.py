@@ -70,12 +70,12 @@ def evaluate(
         scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
         fit_thresholds: Fit a threshold for each label: `auto`, `f1`, `precision=0.9` or `recall=0.8`.
         fit_temperature: Fit a temperature and an offset, so that scores are probabilities.
-        fit_on: The split to fit on; best one that is not measured on. Default: that of `split`.
+        fit_on: The split to fit on; preferably not the one you measure on. Default: that of `split`.
         save: Write what was fitted into the model. By default it is used for this evaluation only.
         unseen: Zero-shot: labels that the training did not see, as names or as a file with one per line. They are
             measured alone (ZSL) and with the seen ones (GZSL). Default: those of the run's recipe; `"none"` for none.
-        conventions: Also compute the metrics as these lines of work do: `ml-gcn`, `query2label`, `ml-decoder`,
-            `open-images`, `nus-wide-zsl`, `voc2007` or `labelwise`.
+        conventions: Also compute the metrics with the conventions of these papers and benchmarks: `ml-gcn`,
+            `query2label`, `ml-decoder`, `open-images`, `nus-wide-zsl`, `voc2007` or `labelwise`.
         bootstrap: Samples (random halves of the images) for the confidence intervals; 0 for none.
         on_bad_image: `skip` leaves out images that cannot be decoded, and lists them.
         ignore_extra_labels: Leave out labels of the data that the model does not have.
@@ -217,7 +217,11 @@ def _fit(
     fit = fit_config(config, logits, targets, thresholds=thresholds, temperature=temperature)
     if fit.fallback_labels:
         several = counted(len(fit.fallback_labels), "label")
-        told = "too few images to judge {}" if thresholds == "auto" else "{} got the others' median threshold"
+        told = (
+            "too few images to judge {}"
+            if thresholds == "auto"
+            else "{} without enough examples use the median threshold"
+        )
         warn(f"{told.format(several)}: {shortened(fit.fallback_labels)}")
     about = {"thresholds": thresholds, "temperature": temperature, "labels_by_fallback": list(fit.fallback_labels)}
     return fit.config, about

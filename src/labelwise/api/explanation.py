@@ -117,6 +117,8 @@ def explain(
     check_paths([image])
     if out is not None:
         check_can_draw_maps(Path(out))
+        if isinstance(image, str | Path) and os.path.realpath(out) == os.path.realpath(image):
+            raise LabelwiseError(f"{str(out)!r} is the image itself; name another file", options={"out": "why.png"})
     if isinstance(image, str | Path) and Path(image).is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
     tagger = open_tagger(model)

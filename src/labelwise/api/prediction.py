@@ -146,7 +146,7 @@ def predict_stream(
             that are there).
         sidecar_dir: Write sidecars below this folder instead of beside the images.
         overwrite: Replace sidecars, also those that labelwise did not write.
-        dry_run: Write nothing, only say what would become of the sidecars.
+        dry_run: Write nothing, only show how the sidecars would change.
         resume: Leave out images that an earlier run wrote to the files.
         say: Called with one line about the engine that was chosen.
 
@@ -364,7 +364,7 @@ def check_paths(paths: Iterable[Any]) -> None:
 def check_targets(targets: Mapping[str, Path | None], images: ImageSources) -> None:
     """A file that is read, or any image, must not become a table by a slip in the call."""
     several = images if isinstance(images, list | tuple) else [images]
-    taken = {os.path.realpath(path): f"{str(path)!r} is read" for path in several if isinstance(path, str | Path)}
+    taken = {os.path.realpath(path): f"{str(path)!r} is an input" for path in several if isinstance(path, str | Path)}
     for option, target in targets.items():
         if target is None:
             continue

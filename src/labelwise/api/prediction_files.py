@@ -40,6 +40,12 @@ class JsonWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = 0
         self._there: Counter[str] = Counter()
+        opening = (self._start + '{"image": ').encode()
+        if not resume and path.exists():
+            with path.open("rb") as file:
+                start = file.read(len(opening))
+            if start not in (opening[: len(start)], b"[]\n", b"\n"):
+                raise _foreign(path)
         if resume and path.exists():
             data = path.read_bytes()
             for end, entry in _json_lines(data):
@@ -48,7 +54,6 @@ class JsonWriter:
                 _check_labels(path, entry.get("all_scores"), set(labels))
                 self._there[entry["image"]] += 1
                 kept = end
-            opening = (self._start + '{"image": ').encode()
             if not kept and data.strip() != b"[]" and data[: len(opening)] != opening[: len(data)]:
                 raise _foreign(path)
             self._empty = kept == 0
@@ -83,6 +88,10 @@ class CsvWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._there: Counter[str] = Counter()
         kept = 0
+        if not resume and path.exists():
+            with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+                if file.readline().strip() not in ("", ",".join(PREDICTION_COLUMNS)):
+                    raise _foreign(path)
         if resume and path.exists():
             kept, rows = complete_rows(path.read_bytes())
             if rows and tuple(rows[0]) != PREDICTION_COLUMNS:
@@ -183,6 +192,4 @@ def _check_labels(path: Path, found: Any, labels: set[str], *, some: bool = Fals
 
 
 def _foreign(path: Path) -> LabelwiseError:
-    return LabelwiseError(
-        f"{str(path)!r} was not written by labelwise; name another file, or replace it without resuming"
-    )
+    return LabelwiseError(f"{str(path)!r} was not written by labelwise predict and is not replaced; name another file")

@@ -83,9 +83,9 @@ def train(
             `s3://…`, see `labelwise.data.sources.open_images`); a DataFrame or a table, which
             is written to `out` so that the recipe can be run again.
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
-        recipe: A YAML file with all settings; the other arguments change single ones.
+        recipe: A YAML file with all settings; the other arguments override individual settings.
         minutes: A time limit instead of a recipe: chooses size, head, epochs and, if necessary, a sample of the images
-            for the most accurate training that fits on this machine. Settings that are given are kept.
+            for the most accurate training that fits on this machine. Settings you give are kept.
         head: Name of the head; `labelwise heads` lists them.
         backbone: Name of the timm backbone; `labelwise backbones` lists them.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.

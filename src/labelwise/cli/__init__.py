@@ -7,9 +7,9 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
 from labelwise.core.errors import LabelwiseError, errors_told_by, is_out_of_memory, listeners, missing_torch
 from labelwise.core.terminal import say, visible
@@ -38,7 +38,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "demo": "Run an end-to-end demo on synthetic images.",
     },
     "Train and measure": {
-        "train": "Train a model on your images, or by a recipe.",
+        "train": "Train a model on your images, or from a recipe.",
         "evaluate": "Measure a model on a dataset.",
         "report": "Write a page about one run, or a comparison of several.",
         "sweep": "Train a grid of settings and compare the results.",
@@ -113,7 +113,12 @@ def main(arguments: list[str] | None = None) -> None:
             app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = " ".join(error.command_chain or ())
-        said = _missing(error, command) if type(error) is MissingArgumentError else " ".join(str(error).split())
+        if isinstance(error, MissingArgumentError):
+            said = _missing(error, command)
+        elif isinstance(error, UnusedCliTokensError):
+            said = _left_over(error.unused_tokens or [], command)
+        else:
+            said = " ".join(str(error).split())
         _fail(f"{said} See: {f'labelwise {command}'.strip()} --help")
     except LabelwiseError as error:
         _fail(error.for_command_line(_FLAGS, _known_flags(words)))
@@ -137,6 +142,21 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         say("interrupted", stderr=True)
         raise SystemExit(130) from None
+
+
+# The option that a word without one was probably meant for.
+_MEANT_FOR = dict.fromkeys(("train", "evaluate", "report", "sweep"), "--data") | {"explain": "--out"}
+
+
+def _left_over(words: Sequence[str], command: str) -> str:
+    """
+    >>> _left_over(["photos.csv"], "train")
+    "unexpected argument 'photos.csv'; did you mean --data photos.csv?"
+    """
+    shown = ", ".join(map(repr, words))
+    option = _MEANT_FOR.get(command)
+    hint = f"did you mean {option} {words[0]}?" if option and len(words) == 1 else "leave it out."
+    return f"unexpected argument{'s' * (len(words) > 1)} {shown}; {hint}"
 
 
 def _note(text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
+from labelwise.api.prediction import check_targets
 from labelwise.cli.common import (
     BatchSize,
     Data,
@@ -29,6 +30,7 @@ from labelwise.cli.common import (
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
+from labelwise.data.sources import parse_source
 
 
 @takes_table
@@ -65,6 +67,8 @@ def evaluate(
     """
     options = {name: value for name, value in locals().items() if name != "json_file"}
     if json_file:
+        if data is not None:
+            check_targets({"json": json_file}, [parse_source(data).path])
         json_file.parent.mkdir(parents=True, exist_ok=True)
     evaluation = lw.evaluate(**options | {"scales": _numbers(scales)}, warn=warn, say=note)
     from labelwise.evaluation.tables import convention_table, headline, headline_table, label_table, notes

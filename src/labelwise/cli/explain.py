@@ -51,8 +51,8 @@ def explain(
     workers: Workers = 0,
     cache: bool = False,
 ) -> None:
-    """Draw an image and, label by label, where the model looked. With --check: whether that is true. With --experts:
-    which experts of an HSQ head each label relies on.
+    """Draw an image and, label by label, where the model looked. With --check: test whether the map matters to the
+    score. With --experts: which experts of an HSQ head each label relies on.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def explain(
         raise LabelwiseError("say what to explain: one image, or --check --data DATA, or --experts --data DATA")
     if paths:
         if out is None:
-            raise LabelwiseError("say where to draw", options={"out": "why.png"})
+            raise LabelwiseError("no output file is named", options={"out": "why.png"})
         explanation = lw.explain(
             paths[0],
             model,

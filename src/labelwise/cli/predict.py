@@ -82,7 +82,7 @@ def predict(
     strict
         Stop at the first image that cannot be decoded, as with --on-bad-image error.
     paths
-        Images, patterns, URLs, or folders that are searched for images with all folders in them.
+        Images, patterns, URLs, or folders, which are searched recursively.
     stdin
         Also read paths from stdin, one per line.
     from_file
@@ -96,7 +96,7 @@ def predict(
         raise LabelwiseError("paths come from stdin (-) or from a file (--from-file), not from both")
     if not sources and path_list is None:
         named = "the bundled tagger" if model is None else repr(chosen_model)
-        raise LabelwiseError(f"say which images {named} is to label: name files or folders, or - for stdin")
+        raise LabelwiseError(f"no images given for {named}: name files or folders after the model, or - for stdin")
     choices: dict[str, Any] = {
         "threshold": threshold,
         "top": top,

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 _COMPARED = 10_000  # names: less than a second
-_NEAR = 0.7  # similarity of file names, whose endings are often the same
 _LISTED = 200  # names: a table may have a million
 _NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "create a memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -136,11 +135,14 @@ def nearest_path(path: str | Path) -> Path | None:
     """
     folder, name = Path(path).parent, Path(path).name
     if folder.is_dir():
-        near = get_close_matches(name, os.listdir(folder), n=1, cutoff=_NEAR)
-        return folder / near[0] if near else None
+        # Endings are often the same, so they do not count; of files with the same stem, one with the same ending wins.
+        same_ending_last = sorted(os.listdir(folder), key=lambda other: Path(other).suffix == Path(name).suffix)
+        names = {Path(other).stem: other for other in same_ending_last}
+        near = get_close_matches(Path(name).stem, names, n=1)
+        return folder / names[near[0]] if near else None
     if not folder.parent.is_dir():
         return None
-    folders = get_close_matches(folder.name, os.listdir(folder.parent), n=3, cutoff=_NEAR)
+    folders = get_close_matches(folder.name, os.listdir(folder.parent), n=3)
     return next((found for near in folders if (found := folder.parent / near / name).exists()), None)
 
 

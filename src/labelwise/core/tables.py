@@ -84,14 +84,14 @@ def is_formula(cell: object) -> bool:
     return isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; without rows an empty file, so that nothing of an earlier one remains.
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Write rows as CSV. Without rows only the `columns` are written, so that nothing of an earlier file remains.
 
     These files are read by people, in spreadsheets: names that would be formulas there get an apostrophe.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, list(rows[0]))
+        if header := list(rows[0]) if rows else list(columns):
+            writer = csv.DictWriter(file, header)
             writer.writeheader()
             writer.writerows(
                 {key: f"'{cell}" if is_formula(cell) else cell for key, cell in row.items()} for row in rows

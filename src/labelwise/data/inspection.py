@@ -269,7 +269,7 @@ def _problems(report: Inspection) -> Iterator[str]:
         found = counted(bare, "image has", "images have")
         yield f"{found} no label. Remove what nobody has labelled, or mark its labels unknown."
     if not any(report.splits):
-        yield "There are no splits. Make them with: labelwise data split"
+        yield "There are no splits. Training makes them, or you: labelwise data split DATA --out split.csv"
 
 
 # ---- co-occurrence

@@ -170,7 +170,7 @@ def read_data(
     if labels is not None and table.labels != tuple(labels):
         if left_out := labels_not_in(labels, table.labels):
             found = counted(len(left_out), "label is", "labels are")
-            notes.append(f"{table.source}: {found} not asked for and left out: {shortened(left_out)}")
+            notes.append(f"{table.source}: {found} not among the chosen ones and ignored: {shortened(left_out)}")
         table = table.with_labels(labels)
     return replace(table, notes=tuple(notes))
 

@@ -84,8 +84,11 @@ class SplitTable:
             names = ["train", "val", *(name for name in names if name not in ("train", "val", "trainval"))]
         for name in names:
             if name not in self.split_names and not any(self.split_names):
+                whole = {"split": "all"} if option == "split" else {}
                 raise LabelwiseError(
-                    f"{self.source} has no splits, so there is no {name!r}; make them with: labelwise data split"
+                    f"{self.source} has no splits, so there is no {name!r}; make them (labelwise data split)"
+                    + " or take all images" * bool(whole),
+                    options=whole,
                 )
             if name not in self.split_names:
                 raise unknown_name("split", name, filter(None, self.split_names), self.source, option=option)

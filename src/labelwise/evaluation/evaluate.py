@@ -122,8 +122,8 @@ class Evaluation(MeasuredModel):
         if self.config.task == "single-label" or predicted < _TOO_MANY * present or not present:
             return ""
         return (
-            f"{predicted:.1f} labels are predicted per image, but {present:.1f} are there: train for more epochs, or "
-            "fit the thresholds on validation images"
+            f"{predicted:.1f} labels are predicted per image, but images have {present:.1f} on average: train for more "
+            "epochs, or fit the thresholds on more validation images"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def evaluate_zero_shot(
         bootstrap: Samples for the confidence intervals; 0 for none.
         seed: Seed of the samples.
         ignore_extra_labels: Leave out labels of the data that are neither seen nor unseen.
-        conventions: Also compute the metrics as these lines of work do (`metrics.scores_as`).
+        conventions: Also compute the metrics with the conventions of other papers (`metrics.scores_as`).
         **inference: Options of `predict_logits`.
     """
     labels = seen_and_unseen(model, unseen)

@@ -208,7 +208,7 @@ def _in_depth(
         together = {"found": found, "names": [run.labels[n] for n in found.columns]}
         write_csv(out / "cooccurrence.csv", pair_rows(run, found))
     if issues is not None:
-        write_csv(out / "label_issues.csv", issue_rows(run, issues))
+        write_csv(out / "label_issues.csv", issue_rows(run, issues), ISSUE_COLUMNS)
         numbers["label_issues"] = {"run": run.name, "entries": int((run.targets >= 0).sum()), "found": len(issues)}
     if options.per_label_baseline:
         transfer = negative_transfer(run, workers=options.workers, progress=options.progress)
@@ -314,6 +314,9 @@ def mistake_rows(run: MeasuredRun, mistakes: Sequence[Mistake]) -> list[dict[str
         }
         for m in mistakes
     ]
+
+
+ISSUE_COLUMNS = ("image", "label", "given", "probably", "trust", "labelled")
 
 
 def issue_rows(run: MeasuredRun, issues: Sequence[LabelIssue]) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def find_folder(
     if not is_hub_id(str(source)):
         why = "neither a folder nor a hub id like 'owner/name'"
         if len(path.parts) > 1:  # a mistyped path is not asked of the hub
-            why = "there is no such folder, and the hub is not asked for what looks like a path here"
+            why = "there is no such folder; it looks like a path, so the hub was not searched"
         raise LabelwiseError(f"no model {str(source)!r}: {why}{did_you_mean(path)}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -30,7 +30,7 @@ class Display:
         self._steps: Counter | None = None
         self._live: Progress | None = None
         self._task: Any = None
-        self._score = ""
+        self._score = self._best_score = ""  # the best one is not known after a resume
         self._told_epochs = range(0)
 
     def say(self, text: str) -> None:
@@ -83,9 +83,11 @@ class Display:
     def end_epoch(self, row: dict[str, Any], best_epoch: int | None) -> None:
         name, score = ("top-1", row["accuracy_top1"]) if "accuracy_top1" in row else ("mAP", row.get("mAP"))
         self._score = f"{name} {score:.2f}" if score is not None else ""
+        if best_epoch == row["epoch"]:
+            self._best_score = f", {self._score}"
         if row["epoch"] not in self._told_epochs:
             return
-        best = "best so far" if best_epoch == row["epoch"] else f"best: epoch {best_epoch}"
+        best = "best so far" if best_epoch == row["epoch"] else f"best: epoch {best_epoch}{self._best_score}"
         speed = f"{row['images_per_second']:.0f} images/s, {row['waiting']:.0%} of the time waiting for data"
         self.say(
             f"epoch {row['epoch']:>3}  loss {row['loss']:.4f}  {self._score}  {speed}  {row['seconds']:.0f} s"

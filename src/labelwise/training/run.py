@@ -345,6 +345,8 @@ def restarts() -> int:
 
 def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     """Raise an error if a training cannot write to `folder`."""
+    if folder.is_file():
+        raise LabelwiseError(f"{str(folder)!r} is a file; name a folder for the run", options={"out": "runs/first"})
     used = (folder / RECIPE).exists() or replacing(folder)
     if resume and not used:
         raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start a new one")

@@ -195,7 +195,7 @@ def refit(
     frozen = recipe.model.freeze == "backbone"
     module = trained_part(model, recipe, fabric)
     batches = (feature_batches if frozen else image_batches)(recipe, model, table, None, fabric)
-    display.say("once more with the validation images, from the best weights")
+    display.say("refit: from the best weights, on training and validation images together")
     data = data_fingerprint(table)
     trainer = Trainer(module, batches, len(table.labels), recipe, folder / REFIT, fabric, display, data)
     trainer.run(resume)
