@@ -14,7 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import load_model
 from labelwise.training import load_recipe
 from labelwise.training import train as training
-from labelwise.training.run import Run, find_run, run_folder
+from labelwise.training.run import Run, check_folder, find_run, run_folder
 from labelwise.training.train import train
 from run_kit import recipe
 
@@ -154,3 +154,15 @@ def test_a_model_without_its_run_has_no_recipe_and_no_history(sample: Path, tmp_
     assert (alone.head, alone.frozen, alone.results) == ("query", False, run.results)
     with pytest.raises(LabelwiseError, match="does not say what it was trained on"):
         alone.evaluate()
+
+
+def test_a_folder_with_somebody_elses_recipe_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("bread: flour, water, salt\n")
+    (tmp_path / "log.txt").write_text("rises slowly\n")
+    for overwrite in (False, True):
+        with pytest.raises(
+            LabelwiseError, match=r"recipe\.yaml' belongs to no run of labelwise; choose another folder"
+        ):
+            check_folder(tmp_path, resume=False, overwrite=overwrite)
+    (tmp_path / "metrics.jsonl").touch()  # a run whose recipe is damaged may be replaced
+    check_folder(tmp_path, resume=False, overwrite=True)

@@ -24,6 +24,7 @@ from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.runtime.run_files import (
+    CHECKPOINTS,
     GATES,
     HELD_OUT,
     HISTORY,
@@ -343,11 +344,22 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
+def _is_a_run(folder: Path) -> bool:
+    """Whether its recipe is one of ours. A damaged one may be, if other parts of a run are there."""
+    try:
+        run_recipe(folder)
+    except LabelwiseError:
+        return any((folder / part).exists() for part in (HISTORY, CHECKPOINTS, MODEL)) or replacing(folder)
+    return True
+
+
 def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
     """Raise an error if a training cannot write to `folder`."""
     if folder.is_file():
         raise LabelwiseError(f"{str(folder)!r} is a file; name a folder for the run", options={"out": "runs/first"})
     used = (folder / RECIPE).exists() or replacing(folder)
+    if (folder / RECIPE).exists() and not _is_a_run(folder):
+        raise LabelwiseError(f"{str(folder / RECIPE)!r} belongs to no run of labelwise; choose another folder")
     if resume and not used:
         raise LabelwiseError(f"there is no run in {str(folder)!r} to resume; start a new one")
     if used and not resume and not overwrite:
