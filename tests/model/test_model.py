@@ -156,7 +156,7 @@ def test_what_is_neither_a_folder_nor_a_hub_id(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "first").mkdir(parents=True)
     for slip in ("runs/frist", "rnus/first"):
-        with pytest.raises(LabelwiseError, match=r"looks like a path here; did you mean 'runs/first'\?$"):
+        with pytest.raises(LabelwiseError, match=r"so the hub was not searched; did you mean 'runs/first'\?$"):
             lw.load_model(slip)
 
 

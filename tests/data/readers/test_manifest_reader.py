@@ -197,7 +197,7 @@ def test_some_labels_of_a_table_and_typing_errors(write: Write) -> None:
         open_data(path, labels=["dog", "cat", "cow"])
     some = open_data(path, labels=["cow", "cat"])
     assert some.targets().tolist() == [[0, 1], [0, 1], [1, 0]]
-    assert some.notes == (f"{path}: 1 label is not asked for and left out: dgo",)
+    assert some.notes == (f"{path}: 1 label is not among the chosen ones and ignored: dgo",)
     table = open_data(write("image,labels\na.jpg,cat\n"), labels=["dog", "cat", "cow"])
     assert table.target(0).tolist() == [0, 1, 0]
     wide = write("image,cat,dog\na.jpg,1,0\n")
