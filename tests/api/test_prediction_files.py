@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_only_what_predictions_wrote_is_replaced(made: str, writer: Any, foreign
     with pytest.raises(LabelwiseError, match="was not written by labelwise"):
         writer(path, LABELS)
     assert path.read_text() == foreign
+
+
+@pytest.mark.parametrize("writer", [CsvWriter, JsonWriter])
+def test_a_pipe_is_written_to_and_never_read(writer: Any, tmp_path: Path) -> None:
+    """`--csv /dev/stdout`: to open a pipe for reading would wait for ever."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        write(writer(pipe, LABELS))
+        assert b"a.jpg" in read.result(timeout=10)
 
 
 @pytest.mark.parametrize("label", ["hot dog", "sofa; red", "chair, wooden"])

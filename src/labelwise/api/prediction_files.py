@@ -40,12 +40,8 @@ class JsonWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = 0
         self._there: Counter[str] = Counter()
-        opening = (self._start + '{"image": ').encode()
-        if not resume and path.exists():
-            with path.open("rb") as file:
-                start = file.read(len(opening))
-            if start not in (opening[: len(start)], b"[]\n", b"\n"):
-                raise _foreign(path)
+        if not _may_be_ours(path, self._start + '{"image": '):
+            raise _foreign(path)
         if resume and path.exists():
             data = path.read_bytes()
             for end, entry in _json_lines(data):
@@ -54,8 +50,6 @@ class JsonWriter:
                 _check_labels(path, entry.get("all_scores"), set(labels))
                 self._there[entry["image"]] += 1
                 kept = end
-            if not kept and data.strip() != b"[]" and data[: len(opening)] != opening[: len(data)]:
-                raise _foreign(path)
             self._empty = kept == 0
         # A name that is not UTF-8 holds surrogates, which JSON writes as \udcXX: just what backslashreplace gives.
         self._file = _continued(path, kept, "backslashreplace")
@@ -88,10 +82,8 @@ class CsvWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._there: Counter[str] = Counter()
         kept = 0
-        if not resume and path.exists():
-            with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-                if file.readline().strip() not in ("", ",".join(PREDICTION_COLUMNS)):
-                    raise _foreign(path)
+        if not resume and not _may_be_ours(path, ",".join(PREDICTION_COLUMNS) + "\n"):
+            raise _foreign(path)
         if resume and path.exists():
             kept, rows = complete_rows(path.read_bytes())
             if rows and tuple(rows[0]) != PREDICTION_COLUMNS:
@@ -132,6 +124,15 @@ class CsvWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _may_be_ours(path: Path, opening: str) -> bool:
+    """Whether a file begins as ours do, or has nothing to lose: it is empty, a pipe such as /dev/stdout, or missing."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        start = file.read(len(opening))
+    return opening.encode().startswith(start) or start.strip() in (b"", b"[]")
 
 
 def _continued(path: Path, kept: int, errors: str) -> IO[str]:

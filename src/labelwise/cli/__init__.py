@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Sequence
+from shlex import quote
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, UnusedCliTokensError
 
@@ -153,10 +154,9 @@ def _left_over(words: Sequence[str], command: str) -> str:
     >>> _left_over(["photos.csv"], "train")
     "unexpected argument 'photos.csv'; did you mean --data photos.csv?"
     """
-    shown = ", ".join(map(repr, words))
-    option = _MEANT_FOR.get(command)
-    hint = f"did you mean {option} {words[0]}?" if option and len(words) == 1 else "leave it out."
-    return f"unexpected argument{'s' * (len(words) > 1)} {shown}; {hint}"
+    several, option = len(words) > 1, _MEANT_FOR.get(command)
+    shown = f"unexpected argument{'s' * several} {', '.join(map(repr, words))}"
+    return f"{shown}; did you mean {option} {quote(words[0])}?" if option and not several else f"{shown}."
 
 
 def _note(text: str) -> None:
