@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -33,8 +34,10 @@ print(json.dumps(results))
 """
 
 
-def in_a_cold_process(*commands: list[str], cwd: Path) -> list[tuple[int, str, list[str]]]:
-    script = [sys.executable, "-c", COLD, json.dumps(commands), json.dumps(HEAVY)]
+def in_a_cold_process(
+    *commands: list[str], cwd: Path, heavy: Sequence[str] = HEAVY
+) -> list[tuple[int, str, list[str]]]:
+    script = [sys.executable, "-c", COLD, json.dumps(commands), json.dumps(heavy)]
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(script, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=True)
     return [tuple(result) for result in json.loads(done.stdout)]
@@ -100,6 +103,12 @@ def test_predicting_and_explaining_load_no_pytorch(photo: Path, tmp_path: Path) 
     assert "cat" in (tmp_path / "tags.csv").read_text()
     assert len(json.loads((tmp_path / "experts.json").read_text())["labels"]) == 80
     assert (tmp_path / "why.png").stat().st_size > 10_000
+
+
+def test_the_first_answer_does_not_wait_for_what_it_does_not_need(photo: Path, tmp_path: Path) -> None:
+    heavy = ["numpy", "rich.markdown", "yaml", "PIL.TiffImagePlugin"]
+    told = in_a_cold_process(["--help"], ["predict", str(photo)], cwd=tmp_path, heavy=heavy)
+    assert [loaded for _, _, loaded in told] == [[], ["numpy"]]
 
 
 def test_serving_loads_no_pytorch(photo: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ in `labelwise`. It is imported only when it is called, so that `labelwise --help
 
 from __future__ import annotations
 
+import atexit
+import gc
 import inspect
 import os
 import sys
@@ -26,7 +28,7 @@ app = App(
     name="labelwise",
     help="Multi-label image classification: every label that applies, how sure it is, and where it looked.",
     version=package_version,
-    help_format="markdown",  # joins the lines of a docstring
+    help_format="plaintext",  # of the overview; see `main`
 )
 
 # Group, then command and what it does, in the order of `labelwise --help`.
@@ -77,7 +79,12 @@ for _number, (_title, _commands) in enumerate(COMMANDS.items()):
         _path = f"labelwise.cli.{_MODULES.get(_name, f'{_name}:{_name}')}"
         app.command(_path, name=_name, help=_help, group=_group, sort_key=_row)
 _options = app["--help"].group = app["--version"].group = Group("Options", sort_key=len(COMMANDS))
-app.register_install_completion_command(help="Let the shell complete commands, flags and files.", group=_options)
+app.command(
+    "labelwise.cli.info:install_completion",
+    name="--install-completion",
+    help="Let the shell complete commands, flags and files.",
+    group=_options,
+)
 
 # Keyword arguments whose flag has another name.
 _FLAGS = {
@@ -101,6 +108,7 @@ class _Announcer:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
+    atexit.register(gc.freeze)  # no search for garbage in all that was imported, an eighth of the time of `predict`
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stderr.isatty() and _Announcer not in sys.meta_path:
         sys.meta_path.insert(0, _Announcer)
@@ -108,8 +116,10 @@ def main(arguments: list[str] | None = None) -> None:
         listeners.append(_note)
     try:
         commands = [name for group in COMMANDS.values() for name in group if name != "data"]
-        if {"--help", "-h"} & set(words) and words[0] in commands:
-            app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
+        if {"--help", "-h"} & set(words) and words[0] in ["data", *commands]:
+            app.help_format = "markdown"  # joins the lines of a docstring; takes a while to import
+            if words[0] != "data":
+                app[words[0]].help = None  # not the line of the overview: all that the command's docstring says
         with errors_told_by(lambda error: error.for_command_line(_FLAGS, _known_flags(words))):
             app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:

@@ -6,16 +6,19 @@ import json
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from cyclopts.completion.install import create_install_completion_command
 from rich.table import Table
 from rich.text import Text
 
 import labelwise as lw
+from labelwise.cli import app
 from labelwise.cli.common import described_by, parse_options, say
 from labelwise.core.errors import LabelwiseError, counted
 from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 
 _COUNTS = {"parameters": 1e6, "macs": 1e9, "macs_without_attention": 1e9}
+install_completion = create_install_completion_command(app.install_completion, add_to_startup=True)
 
 
 def heads(name: str = "*", /) -> None:

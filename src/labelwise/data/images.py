@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 from labelwise.core.errors import LabelwiseError, missing_extra, one_line
 from labelwise.core.files import sha256
@@ -28,6 +29,7 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
     | {".avif", ".heic", ".heif", ".hif", ".ppm", ".jp2"}
 )
+_JPEG_OR_PNG = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # how such files begin
 ORIENTATION_TAG = 0x0112
 # EXIF orientation -> what undoes it (EXIF 2.3, tag 274).
 UPRIGHT = {
@@ -126,8 +128,7 @@ def load_image(
     if excess := jpeg.excess(data):
         raise BadImageError(name, excess)
     try:
-        Image.init()  # returns at once after the first time; some formats need a plugin that is not there
-        with Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+        with open_image(data) as image:
             if max_pixels is not None and image.width * image.height > max_pixels:
                 raise TooManyPixelsError(name, f"{image.width} x {image.height} pixels, {max_pixels:,} are allowed")
             if max(image.size) > MAX_SIDE:
@@ -146,6 +147,14 @@ def load_image(
         text = one_line(error)
         truncated = isinstance(error, EOFError) or "truncated" in text.lower()
         raise BadImageError(name, "truncated file" if truncated else text or type(error).__name__) from error
+
+
+def open_image(data: bytes) -> ImageFile:
+    """Read the header of an image file: its pixels are not decoded yet. Raises what Pillow raises."""
+    if not data.startswith(_JPEG_OR_PNG):
+        Image.init()  # all plugins of Pillow, which takes as long as to open a network; but only once
+    Image.preinit()
+    return Image.open(BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def read_image(source: str | Path | bytes | Encoded) -> Encoded:

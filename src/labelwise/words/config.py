@@ -9,7 +9,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from labelwise.core.config import Config, may_read_files
 from labelwise.core.errors import LabelwiseError, one_line
-from labelwise.core.yaml_files import read_yaml
 
 USUAL_DIM = 300  # of GloVe: to count with, where nothing says how long the vectors will be
 
@@ -51,6 +50,8 @@ class WordsConfig(Config):
     def _from_a_file(cls, phrases: Any, info: ValidationInfo) -> Any:
         """Read now, so that a saved recipe or model holds the phrases themselves."""
         if isinstance(phrases, str) and may_read_files(info):
+            from labelwise.core.yaml_files import read_yaml  # not above: predicting needs no YAML
+
             try:
                 phrases = read_yaml(Path(phrases))
             except (OSError, ValueError) as error:

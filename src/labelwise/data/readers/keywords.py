@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
 
-from PIL import Image, IptcImagePlugin
+from PIL import IptcImagePlugin
 from pydantic import Field, field_validator
 
 from labelwise.core.errors import LabelwiseError, counted, one_line, unknown_name
 from labelwise.data.decode import images_below
-from labelwise.data.images import FORMATS, is_image, missing_decoder, read_image
+from labelwise.data.images import is_image, missing_decoder, open_image, read_image
 from labelwise.data.readers.base import Names, ReaderOptions, register_format
 from labelwise.data.readers.finding import sample_of
 from labelwise.data.table import VALUES, LabelTable, natural_key
@@ -178,9 +177,8 @@ def _embedded(image: str) -> tuple[bytes, list[str], list[str]]:
     """The XMP packet in an image file, and its keywords in IPTC and in EXIF. Pixels are decoded only of PNG."""
     if image.lower().endswith((".heic", ".heif", ".hif")) and (missing := missing_decoder()):
         raise missing
-    Image.init()
     file = read_image(image)  # a regular file of a sensible size; a pipe would wait for ever
-    with Image.open(BytesIO(file.data), formats=[name for name in FORMATS if name in Image.OPEN]) as opened:
+    with open_image(file.data) as opened:
         if opened.format == "PNG":
             opened.load()  # exiftool writes its chunks behind the pixels
         xmp = opened.info.get("xmp", b"")
