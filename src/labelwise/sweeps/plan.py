@@ -15,12 +15,9 @@ from labelwise.data.manifests import row_names, write_manifest
 from labelwise.data.sources import open_data
 from labelwise.data.splitting import DEFAULT_FRACTIONS, split
 from labelwise.data.table import LabelTable
-from labelwise.heads.registry import preset, with_options
 from labelwise.runtime.run_files import SPLITS
-from labelwise.training.check import check, check_options
+from labelwise.training.check import OPTION, check, check_options, useless_options
 from labelwise.training.recipe import Recipe, full_key, load_recipe
-
-_OPTION = "model.options."
 
 
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> None:
@@ -133,38 +130,23 @@ def _fitting(recipe: str | Path | None, changes: Mapping[str, Any], settings: Ma
     others = {key: value for key, value in settings.items() if not full_key(key).startswith("model.options")}
     plain = {key: value for key, value in changes.items() if not key.startswith("model.options")}
     model = load_recipe(recipe, _applied(plain, others)).model
-    head = preset(model.head)
-    old_names = head.renamed_options()
-
-    def has(option: str) -> bool:
-        return old_names.get(option, option) in head.option_parts()
-
-    tried = {full_key(key).removeprefix(_OPTION): value for key, value in settings.items() if key not in others}
-    given = {key.removeprefix(_OPTION): value for key, value in changes.items() if key.startswith(_OPTION)}
-    wanted = {key: value for key, value in (changes.get("model.options", {}) | given | tried).items() if has(key)}
-    unused = with_options(head, model.options | wanted, f"head {model.head!r}").unused_options
-    useful = {key for key in wanted if old_names.get(key, key) not in unused}
-    fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(_OPTION) in useful}
-    if isinstance(whole := changes.get("model.options"), dict):
-        fitting["model.options"] = {option: value for option, value in whole.items() if option in useful}
+    tried = {full_key(key).removeprefix(OPTION): value for key, value in settings.items() if key not in others}
+    given = {key.removeprefix(OPTION): value for key, value in changes.items() if key.startswith(OPTION)}
+    whole = changes.get("model.options", {})
+    useless = useless_options(model, whole | given | tried)
+    fitting = {key: value for key, value in changes.items() if key in plain or key.removeprefix(OPTION) not in useless}
+    if whole:
+        fitting["model.options"] = {option: value for option, value in whole.items() if option not in useless}
     return fitting
 
 
 def _useless(recipe: str | Path | None, changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """The settings that the head does not have or does not use, each with the reason."""
-    options = {key: full_key(key).removeprefix(_OPTION) for key in settings if full_key(key).startswith(_OPTION)}
-    others = {key: value for key, value in settings.items() if key not in options}
-    base = load_recipe(recipe, _applied(changes, others)).model
-    known = {**preset(base.head).option_parts(), **preset(base.head).renamed_options()}
-    wanted = {option: settings[key] for key, option in options.items() if option in known}
-    config = with_options(preset(base.head), base.options | wanted, f"head {base.head!r}")
-    useless = {}
-    for key, option in options.items():
-        if option not in known:
-            useless[key] = f"the head {base.head!r} has no option {option!r}"
-        elif option in config.unused_options:
-            useless[key] = f"{option!r} has no effect on the head {base.head!r}"
-    return useless
+    options = {full_key(key).removeprefix(OPTION): key for key in settings if full_key(key).startswith(OPTION)}
+    others = {key: value for key, value in settings.items() if key not in options.values()}
+    model = load_recipe(recipe, _applied(changes, others)).model
+    found = useless_options(model, {option: settings[key] for option, key in options.items()})
+    return {options[option]: reason for option, reason in found.items()}
 
 
 def check_data(runs: Sequence[PlannedRun], out: Path, test_split: str | None) -> Path | None:

@@ -9,11 +9,11 @@ from typing import Any
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.registry import preset, with_options
 from labelwise.losses import check_loss
-from labelwise.training.recipe import Recipe
+from labelwise.training.recipe import ModelRecipe, Recipe
 from labelwise.words.config import tower_words
 
 _OPTIONS = "model.options"
-_OPTION = f"{_OPTIONS}."
+OPTION = f"{_OPTIONS}."  # of a head: how its key begins
 
 
 def check(recipe: Recipe, processes: int | None = None) -> None:
@@ -61,15 +61,25 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
 
 def check_options(recipe: Recipe, changes: Mapping[str, Any]) -> None:
     """Raise an error for an option of the head among `changes` that does nothing, e.g. experts' in a head without."""
-    model, head = recipe.model, preset(recipe.model.head)
-    named = {key.removeprefix(_OPTION) for key in changes if key.startswith(_OPTION)} | {*changes.get(_OPTIONS, ())}
-    named = {head.renamed_options().get(name, name) for name in named}
-    for name in sorted(named & with_options(head, model.options, f"head {model.head!r}").unused_options):
-        of_experts = {"head.experts": "hybrid"} if head.option_parts()[name] == "experts" else {}
-        raise LabelwiseError(
-            f"{name!r} has no effect on the head {model.head!r}; leave it out" + ", or add experts" * bool(of_experts),
-            options=of_experts,
-        )
+    given = {key.removeprefix(OPTION): value for key, value in changes.items() if key.startswith(OPTION)}
+    for name, reason in useless_options(recipe.model, changes.get(_OPTIONS, {}) | given).items():
+        head = preset(recipe.model.head)
+        of_experts = head.option_parts()[head.renamed_options().get(name, name)] == "experts"
+        hint = f"{reason}; leave it out" + ", or add experts" * of_experts
+        raise LabelwiseError(hint, options={"head.experts": "hybrid"} if of_experts else {})
+
+
+def useless_options(model: ModelRecipe, options: Mapping[str, Any]) -> dict[str, str]:
+    """Those of `options` that the head does not have, or does not use when it has all of them; each with the reason."""
+    head = preset(model.head)
+    parts, old_names = head.option_parts(), head.renamed_options()
+    known = {name: value for name, value in options.items() if old_names.get(name, name) in parts}
+    unused = with_options(head, model.options | known, f"head {model.head!r}").unused_options
+    reasons = {name: f"the head {model.head!r} has no option {name!r}" for name in options if name not in known}
+    for name in known:
+        if old_names.get(name, name) in unused:
+            reasons[name] = f"{name!r} has no effect on the head {model.head!r}"
+    return reasons
 
 
 def _check_prompts(recipe: Recipe) -> None:
