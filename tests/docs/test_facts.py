@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import docstring_parser
 import httpx
 import pytest
 import uvicorn
@@ -22,6 +23,7 @@ from labelwise.data.images import MAX_SIDE
 from labelwise.server import connections
 from labelwise.server.run import STOP_SECONDS
 from labelwise.server.settings import pixel_limit
+from labelwise.training.recipe import full_key, load_recipe
 
 
 def text(page: str) -> str:
@@ -210,6 +212,18 @@ def test_metrics_of_the_server(address: str) -> None:
 def test_files_that_pages_name_exist(page: Path) -> None:
     named = re.findall(r"`((?:src|tests|benchmarks|recipes|docs)/[\w./-]+)`", page.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_help_states_the_defaults_of_train() -> None:
+    recipe = load_recipe(None).model_dump()
+    documented = {part.arg_name: part.description or "" for part in docstring_parser.parse(lw.train.__doc__).params}
+    stated = {name: found[1] for name, text in documented.items() if (found := re.search(r"Default: (\S+)\.$", text))}
+    for name, value in stated.items():
+        found = recipe
+        for part in full_key(name).split("."):
+            found = found[part]
+        assert str(found) == value, name
+    assert {"head", "backbone", "size", "freeze", "loss", "epochs", "batch_size", "lr", "seed"} <= set(stated)
 
 
 def test_every_public_name_is_in_the_reference() -> None:

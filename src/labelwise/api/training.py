@@ -78,6 +78,8 @@ def train(
 ) -> Run:
     """Train a model on images with labels. Without a recipe: a query head on a frozen, pretrained backbone.
 
+    The defaults below are those of the default recipe; another recipe brings its own.
+
     Args:
         data: Images and labels: a path, `format:path` or `format:path?option=value`, also shards and buckets (`*.tar`,
             `s3://…`, see `labelwise.data.sources.open_images`); a DataFrame or a table, which
@@ -86,23 +88,23 @@ def train(
         recipe: A YAML file with all settings; the other arguments override individual settings.
         minutes: A time limit instead of a recipe: chooses size, head, epochs and, if necessary, a sample of the images
             for the most accurate training that fits on this machine. Settings you give are kept.
-        head: Name of the head; `labelwise heads` lists them.
-        backbone: Name of the timm backbone; `labelwise backbones` lists them.
-        weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file.
-        size: Input size in pixels.
+        head: Name of the head; `labelwise heads` lists them. Default: hsq-baseline.
+        backbone: Name of the timm backbone; `labelwise backbones` lists them. Default: tf_efficientnet_lite2.
+        weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file. Default: auto.
+        size: Input size in pixels. Default: 224.
         freeze: `backbone` trains only the head, on features that are computed once and cached; `early` also trains
             the last layers of the backbone; `stem` all but its stem and first stage, `stem+norms` not its batch norms
-            either; `none` trains everything.
+            either; `none` trains everything. Default: backbone.
         start: A trained model to continue from. A run also brings its data, splits, head, backbone and loss; a model
             folder or a hub id has to fit the other settings. To fine-tune, also change `freeze` and use a small `lr`.
         loss: Name of the loss: asymmetric, bce, focal, two-way, ranking, hill, splc, csl, em, role, gpr or
-            softmax-cross-entropy.
-        epochs: Passes over the training images.
-        batch_size: Images per step, of all processes together.
-        lr: Highest learning rate.
-        seed: Seed of everything random; the same seed gives the same weights.
-        workers: Processes that load images, if the backbone is trained too.
-        on_bad_image: `skip` leaves out images that cannot be decoded, and counts them.
+            softmax-cross-entropy. Default: asymmetric.
+        epochs: Passes over the training images. Default: 6.
+        batch_size: Images per step, of all processes together. Default: 32.
+        lr: Highest learning rate. Default: 0.0006.
+        seed: Seed of everything random; the same seed gives the same weights. Default: 0.
+        workers: Processes that load images, if the backbone is trained too. Default: 2.
+        on_bad_image: `skip` leaves out images that cannot be decoded, and counts them. Default: error.
         resume: Continue the run in `out` exactly where it stopped; no other argument may be given. An unfinished run
             is also continued if `train` is called again with the same arguments.
         overwrite: Replace the run in `out`; it is kept until the new one has a checkpoint.

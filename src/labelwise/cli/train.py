@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 import labelwise as lw
 from labelwise.cli.common import FileName, Flag, Settings, described_by, parse_options, say, takes_table
@@ -33,7 +31,7 @@ def train(
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
-    workers: Annotated[int | None, Parameter(help="Processes that load images if the backbone is trained.")] = None,
+    workers: int | None = None,
     on_bad_image: Literal["error", "skip"] | None = None,
     set_: Settings = None,
     resume: Flag = False,
@@ -49,6 +47,8 @@ def train(
 ) -> None:
     """Train a model. Without a recipe: a query head on a frozen, pretrained backbone, which suits a laptop.
 
+    The defaults below are those of the default recipe; another recipe brings its own.
+
     Parameters
     ----------
     data
@@ -56,7 +56,7 @@ def train(
     freeze
         backbone: train only the head, on features that are computed once and cached. early: also train the last layers
         of the backbone. stem: all but its stem and first stage; stem+norms: not its batch norms either. none: all of
-        it.
+        it. Default: backbone.
     dry_run
         Only print what the training will need: memory on each GPU, steps, FLOPs and, with --gpu, hours.
     images
