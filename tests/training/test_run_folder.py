@@ -14,6 +14,7 @@ from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import load_model
 from labelwise.training import load_recipe
 from labelwise.training import train as training
+from labelwise.training.display import Display
 from labelwise.training.run import Run, check_folder, find_run, run_folder
 from labelwise.training.train import train
 from run_kit import recipe
@@ -66,6 +67,20 @@ def test_only_a_run_is_overwritten(sample: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "model").mkdir(parents=True)
     with pytest.raises(LabelwiseError, match="belongs to no run"):
         train(recipe(sample), tmp_path / "other", overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["split.csv", "log.txt", "metrics.jsonl"])
+def test_files_of_others_are_not_written_to(name: str, sample: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(LabelwiseError, match=f"{name}' exists and belongs to no run; choose another folder"):
+        train(recipe(sample), tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_training_that_was_stopped_before_its_recipe_begins_again(tmp_path: Path) -> None:
+    Display(tmp_path / "log.txt").say("cached features")
+    (tmp_path / "split.csv").write_text("image,split\n")
+    check_folder(tmp_path, resume=False, overwrite=False)
 
 
 def test_a_run_whose_epochs_have_one_step_can_be_stopped(

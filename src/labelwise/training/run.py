@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,7 @@ from labelwise.runtime.run_files import (
     GATES,
     HELD_OUT,
     HISTORY,
+    LOG,
     MODEL,
     RECIPE,
     REFIT,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from labelwise.evaluation.evaluate import Evaluation
     from labelwise.evaluation.inference import InferenceOptions
     from labelwise.model.model import LabelModel
+
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")  # how a line of `display.Display` begins
 
 
 class History(list[dict[str, Any]]):
@@ -368,5 +372,15 @@ def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
             options={"resume": True, "overwrite": True},
             either=True,
         )
-    if not used and (folder / MODEL).exists():
-        raise LabelwiseError(f"{str(folder / MODEL)!r} exists and belongs to no run; choose another folder")
+    ours = [MODEL] if _was_begun(folder) else [MODEL, SPLITS, HISTORY, LOG]
+    foreign = [] if used else [name for name in ours if (folder / name).exists()]
+    if foreign:
+        raise LabelwiseError(f"{str(folder / foreign[0])!r} exists and belongs to no run; choose another folder")
+
+
+def _was_begun(folder: Path) -> bool:
+    """Whether the log is that of a training, which may have been stopped before it wrote its recipe."""
+    try:
+        return _LOGGED.match((folder / LOG).read_text(encoding="utf-8")) is not None
+    except (OSError, ValueError):
+        return False
