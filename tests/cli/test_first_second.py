@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
+from labelwise import cli
 from labelwise.losses import BUILT_IN, list_losses, loss_class
 
 HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "safetensors", "huggingface_hub", "pandas", "pyarrow"]
@@ -159,6 +161,16 @@ def test_a_terminal_sees_at_once_that_pytorch_is_loaded(tmp_path: Path, argument
     said = os.read(terminal, 10_000).decode().splitlines()
     assert (done.returncode, said[0]) == (2, "loading PyTorch …")
     assert "needs PyTorch" in said[1]
+
+
+def test_garbage_is_left_at_exit_unless_pytorch_would_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    cli._leave_garbage()
+    assert gc.get_freeze_count() == 0
+    monkeypatch.delitem(sys.modules, "torch")
+    cli._leave_garbage()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
 
 
 def test_what_people_use_is_imported_without_pytorch() -> None:

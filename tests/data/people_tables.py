@@ -187,7 +187,7 @@ CASES: dict[str, Given] = {
     "several other columns": Given(
         "image,Genre,width\n1.jpg,cat,640\n",
         "1.jpg",
-        r"not clear which one lists them: 'Genre' \(cat\); name it with label_column=Genre$",
+        r"not clear which one lists them: 'Genre' \(cat\); name it \(label_column='Genre'\)$",
     ),
     "a column with names that repeat": Given(
         "image,width,stichworte,title\n"
@@ -201,7 +201,7 @@ CASES: dict[str, Given] = {
     "two columns with names that repeat": Given(
         "image,width,camera,what\n" + "".join(f"{n}.jpg,640,D{n % 2},{'cat' if n < 3 else 'dog'}\n" for n in range(5)),
         "0.jpg 1.jpg 2.jpg 3.jpg 4.jpg",
-        r"which one lists them: 'camera' \(D0\), 'what' \(cat\); name it with label_column=",
+        r"which one lists them: 'camera' \(D0\), 'what' \(cat\); name it",
     ),
     "decimal commas": Given(
         'image;lat;what\n1.jpg;"51,5";cat\n2.jpg;"51,5";cat\n3.jpg;"51,5";dog\n4.jpg;"50,5";dog\n',
@@ -212,7 +212,7 @@ CASES: dict[str, Given] = {
     "ones and noughts beside names": Given(
         "image,sharp,what\n1.jpg,1,cat\n2.jpg,0,cat\n",
         "1.jpg 2.jpg",
-        r"but not 'what' \(cat\); .*ignore_columns=what, or .*label_column=what$",
+        r"but not 'what' \(cat\); .*ignore_columns='what' or label_column='what'",
     ),
     "a checklist with numbers of rows": Given(
         "Nr;image;cat;dog;cow\n1;1.jpg;x;;\n2;2.jpg;;X;✓\n3;3.jpg;ja;TRUE;\n",
@@ -242,12 +242,12 @@ CASES: dict[str, Given] = {
     "what two people saw": Given(
         "image,rater1,rater2\n1.jpg,cat,cat\n2.jpg,dog,cat\n3.jpg,dog,dog\n4.jpg,cat,cat\n",
         "1.jpg 2.jpg 3.jpg 4.jpg",
-        r"which one lists them: 'rater1' \(cat\), 'rater2' \(cat\); name it with label_column=rater1, or join them",
+        r"which one lists them: 'rater1' \(cat\), 'rater2' \(cat\); name it, or join them .*label_column='rater1'",
     ),
     "answers to questions": Given(
         "image,question1,question2\n1.jpg,maybe,often\n2.jpg,often,maybe\n3.jpg,maybe,maybe\n4.jpg,often,often\n",
         "1.jpg 2.jpg 3.jpg 4.jpg",
-        r"which one lists them: 'question1' \(maybe\), 'question2' \(often\); name it with label_column=",
+        r"which one lists them: 'question1' \(maybe\), 'question2' \(often\); name it",
     ),
     "numbered columns that need not be labels": Given(
         "image,lens 1,lens 2,owner\n1.jpg,wide,tele,me\n2.jpg,tele,,you\n3.jpg,wide,,me\n4.jpg,wide,,me\n",
@@ -285,7 +285,7 @@ CASES: dict[str, Given] = {
     "ones and noughts beside numbers that repeat": Given(
         "image,cat,width\n1.jpg,1,640\n2.jpg,0,640\n3.jpg,0,800\n",
         "1.jpg 2.jpg 3.jpg",
-        r"but not 'width' \(640\); leave such columns out with ignore_columns=width$",
+        r"but not 'width' \(640\); leave such columns out \(ignore_columns='width'\)$",
     ),
     "ones and blanks that are unknown": Given(
         "image;cat;dog\n1.jpg;1;\n2.jpg;;1\n",

@@ -220,9 +220,11 @@ def test_missing_images_are_counted_without_decoding_and_the_advice_works(
     advice = "Images of that name lie in data: read it with root=data (--root data)."
     assert report.problems[0] == f"3 images are missing, the first: tables/img/0.jpg. {advice}"
     assert inspect("tables/t.csv", decode=False, root="data").broken == []
-    with pytest.raises(LabelwiseError, match=r"lie in data; say so, or .*check_files=drop \(root='data'\)") as caught:
+    with pytest.raises(
+        LabelwiseError, match=r"lie in data; say so, or .* \(root='data' or check_files='drop'\)"
+    ) as caught:
         open_data("tables/t.csv")
-    assert caught.value.for_command_line().endswith("(--root data)")
+    assert caught.value.for_command_line().endswith("(--root data or --check-files drop)")
 
 
 def test_a_few_missing_images_are_no_reason_to_look_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,9 +235,9 @@ def test_a_few_missing_images_are_no_reason_to_look_elsewhere(tmp_path: Path, mo
     (tmp_path / "t.csv").write_text("image,labels\nimg/0.jpg,cat\nimg/1.jpg,dog\nimg/2.jpg,dog\n")
     problem = inspect("t.csv", decode=False).problems[0]
     assert problem == "1 image is missing, the first: img/2.jpg. Images of that name lie in old."
-    with pytest.raises(LabelwiseError, match=r"Images of that name lie in old\. Paths are relative") as caught:
+    with pytest.raises(LabelwiseError, match=r"Images of that name lie in old\. Correct the path, or leave") as caught:
         open_data("t.csv")
-    assert caught.value.options == {}
+    assert caught.value.options == {"check_files": "drop"}
 
 
 def test_the_advice_for_coco_is_its_own_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

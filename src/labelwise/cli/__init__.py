@@ -93,6 +93,10 @@ _FLAGS = {
     "evaluations": "evaluation",
     "pairs": "pair",
     "api_key": "api_key_file",
+    **{
+        name: f"photos.csv?{name}"
+        for name in ("check_files", "duplicates", "encoding", "ignore_columns", "images_folder", "key_column")
+    },
 }
 
 
@@ -108,7 +112,7 @@ class _Announcer:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake becomes one line on stderr and exit status 2, never a traceback."""
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; twice that limit is an error
-    atexit.register(gc.freeze)  # no search for garbage in all that was imported, an eighth of the time of `predict`
+    atexit.register(_leave_garbage)
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stderr.isatty() and _Announcer not in sys.meta_path:
         sys.meta_path.insert(0, _Announcer)
@@ -153,6 +157,12 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         say("interrupted", stderr=True)
         raise SystemExit(130) from None
+
+
+def _leave_garbage() -> None:
+    """Look for no garbage at exit in all that was imported: that is an eighth of the time of `predict`."""
+    if "torch" not in sys.modules:  # Triton, which comes with it, reports what it finds there as leaks
+        gc.freeze()
 
 
 # The option that a word without one was probably meant for.

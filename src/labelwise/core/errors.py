@@ -45,7 +45,8 @@ class LabelwiseError(Exception):
         """The same line with the options as flags.
 
         Args:
-            renamed: Flags that have another name than their keyword argument.
+            renamed: Flags that have another name than their keyword argument. A name with a ? is an option of the data,
+                which stands behind its path.
             flags: The flags of a command that also has `--set`, which is used for all other options.
 
         >>> LabelwiseError("averaged weights cannot be sharded", options={"ema": 0}).for_command_line(flags=["lr"])
@@ -82,8 +83,12 @@ def _as_flag(name: str, value: object, setting: bool = False) -> str:
     """
     >>> _as_flag("on_bad_image", "skip"), _as_flag("overwrite", True), _as_flag("head.groups", 20)
     ('--on-bad-image skip', '--overwrite', '--set head.groups=20')
+    >>> _as_flag("photos.csv?duplicates", "merge")
+    "'photos.csv?duplicates=merge'"
     """
     text = "…" if value is ... else str(value)
+    if "?" in name:
+        return f"'{name}={text}'"
     if setting or "." in name:
         return f"--set {name}={text}"
     flag = "--" + name.replace("_", "-")

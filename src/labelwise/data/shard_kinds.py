@@ -125,7 +125,10 @@ def parquet_shards(file: str, split: str, image_column: str | None, label_column
 def label_columns(names: list[str], given: str | None, where: str) -> LabelColumns:
     """The columns that say which labels are present, absent and unknown, as far as there are any."""
     if given is not None and given not in names:
-        raise LabelwiseError(f"{where} has no label column {given!r}: it has {', '.join(names)}; add label_column=")
+        raise LabelwiseError(
+            f"{where} has no label column {given!r}: it has {', '.join(names)}; name one of them",
+            options={"label_column": ...},
+        )
     usual = {"labels": LABEL_COLUMNS, "absent": ABSENT_COLUMNS, "unknown": UNKNOWN_COLUMNS}
     found = {kind: find_column(names, columns) for kind, columns in usual.items()}
     found["labels"] = given or found["labels"]
@@ -265,7 +268,9 @@ def dataset_shards(
             raise LabelwiseError(f"hf:{name} does not say which columns it has")
         image = image_column or find_column(features, IMAGE_COLUMNS)
         if image is None or image not in features:
-            raise LabelwiseError(f"hf:{name} has no image column: it has {', '.join(features)}; add image_column=")
+            raise LabelwiseError(
+                f"hf:{name} has no image column: it has {', '.join(features)}; name it", options={"image_column": ...}
+            )
         columns = label_columns(list(features), label_column, f"hf:{name}")
         length = len(rows) if hasattr(rows, "__len__") else None  # a stream does not know
         number = rows.num_shards if length is None else -(-length // ROWS_PER_SHARD)

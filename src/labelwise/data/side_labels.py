@@ -34,10 +34,14 @@ class SideLabels:
             names = opened.schema_arrow.names
         self._key = key_column or find_column(names, (*KEY_COLUMNS, "image_id", "imageid", *IMAGE_COLUMNS))
         if self._key not in names:
-            raise LabelwiseError(f"{file} has no key column among {', '.join(names)}; add key_column=")
+            raise LabelwiseError(
+                f"{file} has no key column among {', '.join(names)}; name it", options={"key_column": ...}
+            )
         self._labels = label_columns(names, label_column, file)
         if not self._labels:
-            raise LabelwiseError(f"{file} has no label column among {', '.join(names)}; add label_column=")
+            raise LabelwiseError(
+                f"{file} has no label column among {', '.join(names)}; name it", options={"label_column": ...}
+            )
         self.version = sha256(f"{FORMAT} {file} {self._key} {self._labels} ", file_version(file)).hexdigest()[:32]
         self._path = cache_folder() / "streams" / self.version / "labels.sqlite"
         if not self._path.exists():

@@ -158,7 +158,7 @@ def read_data(
     if is_frame(data):
         given = frame_options = parse_options(ManifestOptions, options, "DataFrame")
         table = read_frame(data, frame_options, None if given.merge_variants else labels)
-        fix = "Paths are relative to the current folder, or to root=; check_files=drop leaves such rows out."
+        fix = "Paths are relative to the current folder; say where the images are"
     else:
         table, given, fix = _read(data, labels, options)
     table = check_files(table, given, fix)

@@ -112,7 +112,7 @@ class ReaderKit:
         assert len(open_data(f"{self.format}:{path}", check_files="drop")) == len(table) - 1
         listed = open_data(f"{self.format}:{path}", check_files="no")
         if len(listed) == len(table):  # an image folder lists only what is there
-            with pytest.raises(LabelwiseError, match=r"does not exist.*check_files=drop"):
+            with pytest.raises(LabelwiseError, match=r"does not exist.*check_files='drop'"):
                 open_data(f"{self.format}:{path}")
 
     def test_damaged_files_are_told_in_one_line(self, path: Path) -> None:

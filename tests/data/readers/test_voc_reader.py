@@ -139,7 +139,7 @@ def test_mistakes_name_the_file(tmp_path: Path, touch: Callable[..., Path]) -> N
         open_data(tmp_path)
     (main / "dog_train.txt").write_text("1  1\n")
     (folder / "JPEGImages" / "1.jpg").unlink()
-    with pytest.raises(LabelwiseError, match=r"JPEGImages/1\.jpg' does not exist\..*check_files=drop"):
+    with pytest.raises(LabelwiseError, match=r"JPEGImages/1\.jpg' does not exist\..*check_files='drop'"):
         open_data(tmp_path)
     assert open_data(tmp_path, check_files=False).present(0) == ["dog"]
 

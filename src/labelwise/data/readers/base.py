@@ -81,7 +81,7 @@ def register_format(
     recognise: Callable[[Path], bool] = lambda path: False,
     aliases: Sequence[str] = (),
     priority: int = 0,
-    missing_image_fix: str = "Fetch it, or leave such images out with check_files=drop.",
+    missing_image_fix: str = "Fetch it",
 ) -> Callable[[AnyRead], AnyRead]:
     """Register the function below as the reader of a format, so that `open_data("name:path?option=value")` finds it.
 
@@ -97,7 +97,7 @@ def register_format(
         recognise: Whether a path without a format name is of this format. Default: never.
         aliases: Other names.
         priority: Formats with a higher one are asked first whether they recognise a path.
-        missing_image_fix: What to do about an image that does not exist.
+        missing_image_fix: What to do about an image that does not exist, if it is not to be left out.
 
     >>> @register_format("names", looks_like="a text file of lines like: cat.jpg cat")
     ... def read_names(path, options, labels):
@@ -163,15 +163,17 @@ def check_files(table: LabelTable, options: ReaderOptions, fix: str) -> LabelTab
     gone = int(np.count_nonzero(~there))
     more = f" (nor {'does' if gone == 2 else 'do'} {gone - 1} more of {len(table)})" if gone > 1 else ""
     missing = [table.images[number] for number in np.flatnonzero(~there).tolist()]
-    problem = f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. "
     folder = folder_of_missing(missing, table.source)
-    if folder is None:
-        raise LabelwiseError(problem + fix)
-    found = f"Images of that name lie in {folder}"
-    if "root" not in type(options).model_fields or 2 * gone <= len(table):
-        raise LabelwiseError(f"{problem}{found}. {fix}")
+    where = next((name for name in ("root", "images_folder") if name in type(options).model_fields), None)
+    certain = folder is not None and where == "root" and 2 * gone > len(table)
+    if where == "root" and 2 * gone <= len(table):  # most are where the table says
+        fix, where = "Correct the path", None
+    if folder is not None:
+        fix = f"Images of that name lie in {folder}" + ("; say so" if certain else f". {fix}")
     raise LabelwiseError(
-        f"{problem}{found}; say so, or leave such rows out with check_files=drop", options={"root": folder}
+        f"{table.where(row)}: image {table.images[row]!r} does not exist{more}. {fix}, or leave such images out",
+        options=({where: folder if certain else ...} if where else {}) | {"check_files": "drop"},
+        either=True,
     )
 
 

@@ -106,8 +106,8 @@ def _parsed(text: str, where: str) -> Any:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         if re.search(r"[][{}]", text[1:-1]):
             raise LabelwiseError(
-                f"{where}: cannot read the labels {text[:60]!r}; write them as a list of names, or name another column "
-                "with label_column="
+                f"{where}: cannot read the labels {text[:60]!r}; write them as a list of names, or name another column",
+                options={"label_column": ...},
             ) from None
     return [part.strip().strip("'\"") for part in text[1:-1].split(",")]  # without quotes: [cat, dog]
 
@@ -200,8 +200,9 @@ def entries_of_columns(
             if value is None:
                 raise LabelwiseError(
                     f"{records.at(line)}: column {name!r} holds {str(cell)[:80]!r}, but a column per label holds 1 or "
-                    f"yes, 0 or no, -1 or nothing. If it is not a label, add ignore_columns={name}; if it lists names, "
-                    f"label_column={name}"
+                    f"yes, 0 or no, -1 or nothing. If it is not a label, leave it out; if it lists names, say so",
+                    options={"ignore_columns": name, "label_column": name},
+                    either=True,
                 )
             if value != ABSENT or keep_absent:
                 row[number] = value
@@ -321,10 +322,12 @@ def column_of_names(
         odd = [name for name, column in texts.items() if column.has_words or not column.counts_rows]
         if not odd:
             return None, list(texts)
-        either = f", or name the one that lists the labels with label_column={worded[0]}" if worded else ""
+        either = ", or name the one that lists the labels" if worded else ""
         raise LabelwiseError(
             f"{records.file}: other columns hold 1 and 0 as those of labels do, but not {shown(odd)}; leave such "
-            f"columns out with ignore_columns={','.join(texts)}{either}"
+            f"columns out{either}",
+            options={"ignore_columns": ",".join(texts), **({"label_column": worded[0]} if worded else {})},
+            either=True,
         )
     candidates = repeated or worded
     # Of a caption and a license, the license repeats: one name in a cell is no proof beside other texts.
@@ -333,5 +336,6 @@ def column_of_names(
     candidates = worded
     raise LabelwiseError(
         f"{records.file}: no column is called 'labels', and it is not clear which one lists them: {shown(candidates)}; "
-        f"name it with label_column={candidates[0]}{', or join them in one column' if len(candidates) > 1 else ''}"
+        f"name it{', or join them in one column' if len(candidates) > 1 else ''}",
+        options={"label_column": candidates[0]},
     )

@@ -77,7 +77,7 @@ def _files_in(root: Path) -> list[Path]:
     options=CocoOptions,
     recognise=_recognise,
     looks_like=f"annotations/instances_*.json, train/{_ROBOFLOW}, or such a .json file",
-    missing_image_fix="Give the images' folder with images_folder=, or leave such images out with check_files=drop.",
+    missing_image_fix="Name the images' folder",
 )
 def read_coco(path: Path, options: CocoOptions, labels: Sequence[str] | None) -> LabelTable:
     files = [path] if path.is_file() else _files_of_year(path, options.year)

@@ -84,7 +84,8 @@ class ImageFinder:
             if taken.setdefault(found, paths[row]) != paths[row]:
                 raise LabelwiseError(
                     f"{place}: {cell!r} and another image are both found as {found!r}; correct the paths, or say where "
-                    "the images are with root="
+                    "the images are",
+                    options={"root": ...},
                 )
             first = first or f"{str(cell).strip()!r} is {found}"
             paths[row] = found
@@ -106,7 +107,8 @@ class ImageFinder:
             if where:
                 raise LabelwiseError(
                     f"{where}: {text!r} may be any of {counted(len(candidates), 'file')} ({shortened(candidates, 2)}); "
-                    "write the folder into the path, or say where the images are with root="
+                    "write the folder into the path, or say where the images are",
+                    options={"root": ...},
                 )
             return candidates[0]  # to recognise a column, any will do
         return candidates[0] if candidates else None

@@ -227,7 +227,8 @@ def _without_repeats(rows: Iterable[_Row], file: str, duplicates: str) -> list[_
         if row.values != first.values and duplicates == "error":
             raise LabelwiseError(
                 f"{problem} has other labels than in row {first.line}; correct one of them, or join the labels of all "
-                "rows of an image with duplicates=merge"
+                "rows of an image",
+                options={"duplicates": "merge"},
             )
         for column, value in row.values.items():
             first.values[column] = max(value, first.values.get(column, UNKNOWN))
@@ -289,17 +290,16 @@ def _image_column(records: Records, given: str | None, finder: ImageFinder) -> t
         return named[0], False
     raise LabelwiseError(
         f"{records.file} has no image column: it has {shortened(records.columns, 20)}, and none of them names files in "
-        f"{finder.base or 'the current folder'} or below; rename one to 'image', name it with image_column=, or say "
-        "where the images are with root="
+        f"{finder.base or 'the current folder'} or below; rename one to 'image', name it, or say where the images "
+        "are",
+        options={"image_column": ..., "root": ...},
+        either=True,
     )
 
 
 # ---- formats
 
-_MISSING_IMAGE = (
-    "Paths are relative to the manifest's folder; if the images are elsewhere, say where with root=, or leave such "
-    "rows out with check_files=drop."
-)
+_MISSING_IMAGE = "Paths are relative to the manifest's folder; say where the images are"
 
 
 def _is_kind(kind: str, path: Path) -> bool:

@@ -43,7 +43,7 @@ def _recognise(path: Path) -> bool:
     recognise=_recognise,
     looks_like="ImageList/TrainImagelist.txt and Groundtruth/, or data.csv and benchmark_*.json",
     aliases=["nuswide"],
-    missing_image_fix="Give the images' folder with images_folder=, or leave such images out with check_files=drop.",
+    missing_image_fix="Name the images' folder",
 )
 def read_nuswide(path: Path, options: NusWideOptions, labels: Sequence[str] | None) -> LabelTable:
     classes = _zero_shot_classes(path)

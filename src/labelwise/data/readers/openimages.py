@@ -46,8 +46,7 @@ class OpenImagesOptions(ReaderOptions):
     recognise=lambda path: path.is_dir() and bool(_find(path, "*-annotations-human-imagelabels*.csv")),
     looks_like="*-annotations-human-imagelabels.csv and train/<ImageID>.jpg",
     aliases=["open-images"],
-    missing_image_fix="Give the folder that holds train/, validation/, test/ with images_folder=, or leave it out with "
-    "check_files=drop.",
+    missing_image_fix="Name the folder that holds train/, validation/, test/",
 )
 def read_openimages(path: Path, options: OpenImagesOptions, labels: Sequence[str] | None) -> LabelTable:
     files = {split: _label_files(path, split, options.machine_threshold is not None) for split in _SPLITS}

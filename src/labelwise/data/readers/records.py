@@ -122,7 +122,8 @@ def _text(path: Path, given: str | None) -> tuple[str, list[str]]:
         line = read[: error.start].count(b"\n") + 1
         raise LabelwiseError(
             f"{path} row {line}: byte 0x{read[error.start]:02x} is not {encoding.removesuffix('-sig').upper()}; "
-            "save the file as UTF-8, or name its encoding, for example encoding=latin-1"
+            "save the file as UTF-8, or name its encoding",
+            options={"encoding": "latin-1"},
         ) from None
     except LookupError:
         raise LabelwiseError(f"unknown encoding {encoding!r}; for example utf-8, latin-1, utf-16") from None
