@@ -372,7 +372,7 @@ def test_a_loop_over_the_call_itself_writes_every_row(place: Path, tmp_path: Pat
 
 
 def test_an_evaluation_of_a_run_says_what_it_measured(place: Path) -> None:
-    evaluation = lw.Run(place / "run").evaluate(split="test", bootstrap=0, workers=0)
+    evaluation = lw.evaluate(lw.Run(place / "run"), split="test", bootstrap=0, workers=0)
     assert (evaluation.model, evaluation.split) == (str(place / "run"), "test")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.model.model import load_model
 from labelwise.training import load_recipe
@@ -157,7 +158,7 @@ def test_a_run_is_opened_by_its_folder_or_by_its_model_folder(sample: Path, tmp_
     assert frame["loss"].tolist() == [entry["loss"] for entry in run.history]
     assert "<th>loss</th>" in run.history._repr_html_()
     assert [epoch for epoch, _ in run.gates()] == [1, 2]
-    measured = run.evaluate(split="val", bootstrap=0, workers=0, progress=False)
+    measured = lw.evaluate(run, split="val", bootstrap=0, workers=0, progress=False, engine="torch")
     assert 100 * measured.scores.mAP == pytest.approx(run.results["mAP"])
 
 
@@ -168,7 +169,7 @@ def test_a_model_without_its_run_has_no_recipe_and_no_history(sample: Path, tmp_
     assert (alone.folder, alone.recipe, alone.history, alone.gates()) == (None, None, [], [])
     assert (alone.head, alone.frozen, alone.results) == ("query", False, run.results)
     with pytest.raises(LabelwiseError, match="does not say what it was trained on"):
-        alone.evaluate()
+        lw.evaluate(alone)
 
 
 def test_a_folder_with_somebody_elses_recipe_is_left_alone(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.progress import track
-from labelwise.data.decode import decode_many
-from labelwise.data.images import BadImageError, OnBadImage
-from labelwise.data.preprocessing import InputTransform
+from labelwise.core.progress import progress_of
+from labelwise.data.decode import TableImages
+from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.engines.load import full_config
 from labelwise.model.config import ModelConfig
@@ -234,18 +233,16 @@ def exported_use(
     model: ExportedModel,
     table: LabelTable,
     *,
-    batch_size: int = 32,
     on_bad_image: OnBadImage = "error",
-    progress: bool = True,
+    workers: int = 0,
 ) -> ExpertUse:
     """`expert_use` of an exported model, from the gates that it gives; without PyTorch.
 
     Args:
         model: An export with maps, of a model whose head has experts.
         table: The images.
-        batch_size: Images per batch.
         on_bad_image: `skip` leaves out images that cannot be decoded.
-        progress: Whether to show progress.
+        workers: Threads that decode images; 0: one per core.
     """
     config = full_config(model)
     shared = check_has_experts(config)
@@ -253,17 +250,14 @@ def exported_use(
         raise LabelwiseError(f"{str(model.folder)!r} was exported without maps and gates; export it again with them")
     total: Doubles | None = None  # [layers, K, n_t + n_s]
     query, images = np.arange(0), 0
-    decoded = track(decode_many(table.images, InputTransform(config.preprocessing)), "Evaluating", len(table), progress)
-    while batch := list(islice(decoded, batch_size)):
-        bad = next((result for _, result in batch if isinstance(result, BadImageError)), None)
-        if bad is not None and on_bad_image == "error":
-            raise bad.skippable()
-        inputs = [result for _, result in batch if not isinstance(result, BadImageError)]
-        if inputs:
-            evidence = model.evidence(np.stack(inputs))
+    source = TableImages(table, config.preprocessing, on_bad_image, workers)
+    with progress_of("Evaluating", len(table)) as advance:
+        for rows, inputs in source.batches(32):
+            evidence = model.evidence(inputs)
             assert evidence.gates is not None
             seen = evidence.gates.astype(np.float64).sum(axis=0)
-            total, query, images = seen if total is None else total + seen, evidence.label_query, images + len(inputs)
+            total, query, images = seen if total is None else total + seen, evidence.label_query, images + len(rows)
+            advance(len(rows))
     if total is None:
         raise LabelwiseError(f"{table.source}: none of the {len(table)} images can be used")
     names = row_names(config.labels, query)

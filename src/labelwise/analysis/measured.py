@@ -24,9 +24,9 @@ from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
 from labelwise.evaluation import Evaluation, TableLogits, match_labels, measure
 from labelwise.evaluation.inference import InferenceOptions, predict_logits
-from labelwise.model.config import ModelConfig
+from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.runtime.folder import CONFIG, WEIGHTS
-from labelwise.runtime.prediction import decide, probabilities
+from labelwise.runtime.prediction import decide, probabilities, ranking_values
 from labelwise.training.display import Display
 from labelwise.training.run import Run, with_splits_of_run
 from labelwise.training.tables import open_tables
@@ -76,8 +76,8 @@ class MeasuredRun:
 
     @property
     def values(self) -> Scores:
-        """What images are ranked by [M, N]: logits of independent labels, because sigmoids round to ties."""
-        return self.logits if self.config.task == "multi-label" else self.scores
+        """What images are ranked by [M, N]."""
+        return ranking_values(self.logits, self.config)
 
     @cached_property
     def thresholds(self) -> Doubles:
@@ -134,7 +134,7 @@ def measure_runs(
     measured = []
     for run, kept in zip(runs, stored, strict=True):
         columns = [run.config.labels.index(label) for label in labels]
-        config = with_only(run.config, labels)
+        config = relabelled_config(run.config, labels)
         logits = kept.predictions.logits[np.searchsorted(kept.predictions.rows, rows)][:, columns]
         predictions = TableLogits(np.ascontiguousarray(logits), np.arange(len(rows)), kept.predictions.bad_images)
         evaluation = measure(config, seen, predictions, bootstrap=bootstrap, ignore_extra_labels=True)
@@ -156,13 +156,6 @@ def common_labels(runs: Sequence[Run]) -> tuple[str, ...]:
             "the scores of a single-label model sum to 1: compare it only with models of the same labels"
         )
     return tuple(label for label in first if label in shared)
-
-
-def with_only(config: ModelConfig, labels: Sequence[str]) -> ModelConfig:
-    """The config of a model that knows only these of its labels, with their thresholds."""
-    threshold = dict(zip(config.labels, config.thresholds, strict=True)) if config.thresholds else None
-    kept = tuple(threshold[label] for label in labels) if threshold else None
-    return config.model_copy(update={"labels": tuple(labels), "thresholds": kept})
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,10 @@ def evaluate(
     recipe = _recipe_of(model)
     if recipe is not None and recipe.data.labels is not None:  # the other labels of its data were left out on purpose
         ignore_extra_labels = True
-    whole = open_any_table(_data(data, model), model, **reader)
+    whole = open_any_table(_data(data, recipe), model, **reader)
     split = whole.chosen_split(split)
     table, fit_table = whole.part(split), whole.part(fit_on or split, "fit_on")
-    if known_labels is not None and not _unseen(unseen, model, whole):
+    if known_labels is not None and not _unseen(unseen, recipe, whole):
         match_labels(table, known_labels, ignore_extra=ignore_extra_labels)
     with torch_needed():
         from labelwise.evaluation.evaluate import measure
@@ -140,7 +140,7 @@ def evaluate(
             "an exported model has one input size and fixed labels; load the model that it was made from to save, to "
             "cache features, for other scales or for unseen labels"
         )
-    hidden = _unseen(unseen, model, whole) if isinstance(network, LabelModel) else ()
+    hidden = _unseen(unseen, recipe, whole) if isinstance(network, LabelModel) else ()
     if hidden and fits:
         raise LabelwiseError("thresholds and a temperature are fitted for seen labels only", options={"unseen": "none"})
     if hidden and engine not in ("auto", "torch"):
@@ -249,10 +249,9 @@ def _recipe_of(model: Any) -> Recipe | None:
     return None if run is None else run_recipe(run)
 
 
-def _data(data: Data | None, model: Any) -> Data:
+def _data(data: Data | None, recipe: Recipe | None) -> Data:
     if data is not None:
         return data
-    recipe = _recipe_of(model)
     source = None if recipe is None else recipe.data.source
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
@@ -268,7 +267,7 @@ def _saved_to(model: Any) -> Path:
     return find_folder(model_path(model))
 
 
-def _unseen(given: str | Sequence[str] | None, model: Any, table: AnyTable) -> tuple[str, ...]:
+def _unseen(given: str | Sequence[str] | None, recipe: Recipe | None, table: AnyTable) -> tuple[str, ...]:
     """The unseen labels that the user names, else those of the run's recipe; for most runs there are none."""
     if given is not None:
         if given == "none":
@@ -276,10 +275,7 @@ def _unseen(given: str | Sequence[str] | None, model: Any, table: AnyTable) -> t
         if isinstance(given, str):
             return unseen_labels(table, FROM_DATA if given == FROM_DATA else label_list(given))
         return unseen_labels(table, list(given))
-    run = find_run(model_path(model)) if isinstance(model, str | os.PathLike) else None
-    if run is None:
-        return ()
-    wanted = run_recipe(run).data.unseen or ()
+    wanted = () if recipe is None else recipe.data.unseen or ()
     # Other data than the run's may have none of them.
     return unseen_labels(table, wanted if wanted == FROM_DATA else [name for name in wanted if name in table.labels])
 

@@ -231,7 +231,7 @@ def explain_experts(
     table = whole.part(whole.chosen_split(split))
     exported = find_export(find_folder(model_path(model))) if model is None or isinstance(model, _PATHS) else None
     if exported is not None and not cache:
-        return exported_use(exported, table, on_bad_image=on_bad_image)
+        return exported_use(exported, table, on_bad_image=on_bad_image, workers=workers)
     network = open_model(model)
     check_has_experts(network.config)  # before the features are computed
     reading: dict[str, Any] = {"on_bad_image": on_bad_image, "workers": workers}

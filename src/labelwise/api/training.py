@@ -119,7 +119,7 @@ def train(
     Example:
         >>> import labelwise as lw
         >>> run = lw.train("photos.csv", out="runs/first", epochs=5)  # doctest: +SKIP
-        >>> run.evaluate(split="test")  # doctest: +SKIP
+        >>> lw.evaluate(run, split="test")  # doctest: +SKIP
     """
     named = {key: value for key, value in locals().items() if key not in _NOT_SETTINGS and value is not None}
     started = time.monotonic()

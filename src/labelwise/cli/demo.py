@@ -6,7 +6,7 @@ import json
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import labelwise as lw
 from labelwise.cli.common import say
@@ -14,9 +14,6 @@ from labelwise.core.errors import counted, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
 from labelwise.data.sample import make_sample
-
-if TYPE_CHECKING:
-    pass
 
 # A head for 13 labels on frozen EfficientNet-Lite0 features: small enough for two cores; pip brings the weights.
 _COMMON: dict[str, Any] = {"backbone": "tf_efficientnet_lite0", "size": 160, "epochs": 15, "batch_size": 32}
@@ -53,7 +50,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         console.rule(f"{number}  training and evaluating {name}")
         folder = out / name.lower()
         run = lw.train(out / "sample" / "labels.csv", out=folder, overwrite=True, **_COMMON, **settings)
-        result = run.evaluate(split="test", bootstrap=0).to_dict()
+        result = lw.evaluate(run, split="test", bootstrap=0).to_dict()
         atomic_write(folder / "test.json", json.dumps(result, indent=1) + "\n")
         scores = "  ".join(f"{key} {result[key]:.1f}" for key in ("mAP", "CF1", "OF1"))
         say(f"{name} on {result['images']} test images: {scores}")

@@ -56,6 +56,8 @@ ImageSource = FoundImage | os.PathLike[str] | bytes | BinaryFile | Array | Tenso
 ImageSources = ImageSource | Iterable[ImageSource]  # or a pandas or polars frame, an iterable to type checkers
 _Source = TypeVar("_Source", bound=FoundImage)
 _Decoded = TypeVar("_Decoded")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _OPENED_LAZILY = Lock()
 
@@ -280,7 +282,7 @@ def decode_many(
         threads: Default: one per core.
         ahead: How many images are decoded before they are asked for, at most.
 
-    Yields:
+    Returns:
         Each source with its result, or with the error that says why it cannot be decoded.
 
     >>> [size for _, size in decode_many([Image.new("RGB", (4, 2))], lambda image: image.size)]
@@ -288,24 +290,34 @@ def decode_many(
     """
     min_side = min_side or getattr(transform, "min_side", None)
 
-    def result(source: _Source) -> _Decoded | BadImageError:
+    def result(source: _Source) -> tuple[_Source, _Decoded | BadImageError]:
         try:
-            return transform(decode(source, min_side))
+            return source, transform(decode(source, min_side))
         except BadImageError as error:
-            return error
+            return source, error
 
-    waiting: deque[tuple[_Source, Future[_Decoded | BadImageError]]] = deque()
-    pool = ThreadPoolExecutor(threads or thread_count(), thread_name_prefix="decode")
-    try:
-        for source in sources:
-            waiting.append((source, pool.submit(result, source)))
-            if len(waiting) == ahead:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return read_ahead(result, sources, threads=threads or thread_count(), ahead=ahead)
+
+
+def read_ahead(
+    read: Callable[[_Item], _Result], items: Iterable[_Item], *, threads: int, ahead: int
+) -> Generator[_Result]:
+    """`map` in threads, in order, up to `ahead` items before they are asked for.
+
+    >>> list(read_ahead(str.upper, "abc", threads=2, ahead=2))
+    ['A', 'B', 'C']
+    """
+    waiting: deque[Future[_Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(read, item))
+                if len(waiting) == ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 @dataclass

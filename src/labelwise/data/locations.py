@@ -5,9 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +17,6 @@ from labelwise.data.streams import expand_braces
 
 JOB_FILE = "_job.json"  # in the output of a large job; readers of Parquet folders ignore names with an underscore
 _TRIES = 4  # a network error must not fail everything
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -98,27 +95,6 @@ def _one_kind(folder: str, files: Iterable[str]) -> list[str]:
 
 
 # ---- reading
-
-
-def read_ahead(
-    read: Callable[[_Item], _Result], items: Iterable[_Item], *, threads: int, ahead: int
-) -> Iterator[_Result]:
-    """`map` in threads, in order, up to `ahead` items before they are asked for.
-
-    >>> list(read_ahead(str.upper, "abc", threads=2, ahead=2))
-    ['A', 'B', 'C']
-    """
-    waiting: deque[Future[_Result]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(read, item))
-                if len(waiting) == ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def read_file(name: str) -> RawImage:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from labelwise.core.arrays import Floats
 from labelwise.core.errors import LabelwiseError, counted, missing_extra
 from labelwise.core.progress import progress_of
-from labelwise.data.decode import decode_many
-from labelwise.data.images import BadImageError, OnBadImage
-from labelwise.data.preprocessing import InputTransform
+from labelwise.data.decode import TableImages
+from labelwise.data.images import OnBadImage
 from labelwise.data.table import LabelTable
 from labelwise.engines.convert import FILES, SCOPES, open_file, save_openvino
 from labelwise.metrics import mean_average_precision
@@ -144,13 +143,9 @@ def _calibration_batches(calibration: Calibration) -> Iterator[dict[str, Floats]
 
 def _inputs(calibration: Calibration, rows: list[int]) -> Iterator[tuple[int, Floats]]:
     """Rows of the table with their inputs [3, size, size]."""
-    table = calibration.table
-    decoded = decode_many((table.images[row] for row in rows), InputTransform(calibration.config.preprocessing))
-    for row, (_, result) in zip(rows, decoded, strict=True):
-        if not isinstance(result, BadImageError):
-            yield row, result
-        elif calibration.on_bad_image == "error":
-            raise result.skippable(table.where(row))
+    images = TableImages(calibration.table, calibration.config.preprocessing, calibration.on_bad_image)
+    for part, inputs in images.batches(32, rows):
+        yield from zip(part, inputs, strict=True)
 
 
 def _mean_average_precisions(engines: list[Engine], calibration: Calibration) -> list[float]:

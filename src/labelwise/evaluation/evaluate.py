@@ -22,7 +22,7 @@ from labelwise.evaluation.tables import as_html, as_text
 from labelwise.metrics import MultiLabelScores, multilabel_scores, scores_as
 from labelwise.metrics.summary import percent
 from labelwise.model.config import ModelConfig
-from labelwise.runtime.prediction import decide, probabilities
+from labelwise.runtime.prediction import decide, probabilities, ranking_values
 from labelwise.runtime.tagger import Model
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ def measure(
     targets = matched.targets(predictions.rows)  # [m, N]
     scores = probabilities(predictions.logits, config)
     predicted = decide(scores, config)
-    # Ranking metrics of independent labels come from the logits: sigmoids of sure predictions round to ties.
-    values = predictions.logits if config.task == "multi-label" else scores
+    values = ranking_values(predictions.logits, config)
     top_k = _TOP_K[config.task]
     draws = None
     if bootstrap:

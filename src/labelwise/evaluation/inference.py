@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -40,12 +41,6 @@ class TableLogits:
     logits: NDArray[np.float32]  # [m, N]
     rows: NDArray[np.int64]  # [m] rows of the table, rising: all but the bad images
     bad_images: tuple[BadImage, ...]
-
-
-class _EngineOptions(TypedDict):
-    size: int
-    images: int
-    batch_size: int
 
 
 class InferenceOptions(TypedDict, total=False):
@@ -136,16 +131,17 @@ def engine_for(
     if not isinstance(model, LabelModel):
         return None
     if list(scales) == [1]:
-        common: _EngineOptions = {"size": model.config.preprocessing.size, "images": images, "batch_size": batch_size}
+        size = model.config.preprocessing.size
+        open_here = partial(open_engine, size=size, images=images, batch_size=batch_size, say=say)
         with evaluating(model):  # engines are compared with it
             if name == "auto" and images < WORTH_CONVERTING and next(model.parameters()).device.type == "cpu":
-                backbone = open_engine(name, model.backbone, full_batches=True, say=say, **common)
+                backbone = open_here(name, model.backbone, full_batches=True)
                 if backbone.family != "torch":
                     return HeadOnEngine(backbone, model, batch_size)
                 if images < WORTH_MEASURING:
                     return None
                 name = "torch"
-            return open_engine(name, model, say=say, **common)
+            return open_here(name, model)
     if name not in ("auto", "torch"):
         raise LabelwiseError(
             f"engine {name} runs a model at one input size; use torch for other scales", options={"engine": "torch"}

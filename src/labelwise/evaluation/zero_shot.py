@@ -21,7 +21,7 @@ from labelwise.metrics import MultiLabelScores, multilabel_scores, scores_as
 from labelwise.metrics.precision_recall import f1
 from labelwise.metrics.summary import percent
 from labelwise.model.model import LabelModel
-from labelwise.runtime.prediction import probabilities
+from labelwise.runtime.prediction import ranking_values
 
 TOP_K = (1, 3, 5)
 # What is shown of the many metrics: those without a threshold, which nobody can fit for an unseen label.
@@ -154,7 +154,10 @@ def evaluate_zero_shot(
     if model.config.head.labels_interact:
         alone = predict_logits(model.with_labels(unseen), table, **inference).logits
     relative = relative_to_seen(among_seen, general.logits[:, :first])
-    measured = ((_values(model, alone), hidden_targets), (_values(model, general.logits), targets))
+    measured = (
+        (ranking_values(alone, model.config), hidden_targets),
+        (ranking_values(general.logits, model.config), targets),
+    )
     return ZeroShotEvaluation(
         seen=model.labels,
         unseen=tuple(unseen),
@@ -209,8 +212,3 @@ def chance(targets: Targets) -> dict[str, float]:
         precision, recall = float(positives.sum() / known.sum()), min(1.0, k / targets.shape[1])
         level |= {f"OP_top{k}": precision, f"OR_top{k}": recall, f"OF1_top{k}": f1(precision, recall)}
     return level
-
-
-def _values(model: LabelModel, logits: NDArray[np.float32]) -> Scores:
-    """What labels and images are ranked by: logits, whose sigmoids may round to ties, or one softmax an image."""
-    return logits if model.config.task == "multi-label" else probabilities(logits, model.config)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from labelwise.data.decode import read_ahead
 from labelwise.data.images import MAX_FILE_BYTES, is_image, too_large
-from labelwise.data.locations import RawImage, read_ahead, read_file
+from labelwise.data.locations import RawImage, read_file
 from labelwise.data.parquet import ParquetColumns, beside, is_text, open_parquet, read_rows, readable, row_ranges
 from labelwise.data.streams import open_shard
 

@@ -122,6 +122,12 @@ def probabilities(logits: Floats, config: TaggerConfig) -> Doubles:
     return scores
 
 
+def ranking_values(logits: Floats, config: TaggerConfig) -> Floats | Doubles:
+    """What images and labels are ranked by [..., N]: logits of independent labels, because the sigmoids of sure
+    predictions round to ties; or one softmax an image."""
+    return logits if config.task == "multi-label" else probabilities(logits, config)
+
+
 def decide(scores: Doubles, config: TaggerConfig) -> NDArray[np.bool_]:
     """Which labels apply, [..., N], from `probabilities` [..., N].
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.data.decode import read_ahead
 from labelwise.data.images import BadImage
-from labelwise.data.locations import read_ahead
 from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.features import FeatureCache

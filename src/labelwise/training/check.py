@@ -55,6 +55,10 @@ def check(recipe: Recipe, processes: int | None = None) -> None:
             "pair_mix joins two images into one with the labels of both, too many for a single-label model",
             options={"pair_mix": 0},
         )
+    check_batch(recipe, processes)
+
+
+def check_batch(recipe: Recipe, processes: int) -> None:
     if recipe.batch_size % processes:
         raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
 
@@ -77,8 +81,8 @@ def useless_options(model: ModelRecipe, options: Mapping[str, Any]) -> dict[str,
     unused = with_options(head, model.options | known, f"head {model.head!r}").unused_options
     reasons = {name: f"the head {model.head!r} has no option {name!r}" for name in options if name not in known}
     for name in known:
-        if old_names.get(name, name) in unused:
-            reasons[name] = f"{name!r} has no effect on the head {model.head!r}"
+        if (today := old_names.get(name, name)) in unused:
+            reasons[name] = f"{today!r} has no effect on the head {model.head!r}"
     return reasons
 
 

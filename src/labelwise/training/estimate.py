@@ -16,6 +16,7 @@ from labelwise.heads import preset, with_options
 from labelwise.model.complexity import measure_complexity
 from labelwise.model.model import LabelModel
 from labelwise.model.towers import open_tower
+from labelwise.training.check import check_batch
 from labelwise.training.display import Display
 from labelwise.training.distributed import precision_here
 from labelwise.training.model_options import apply_options
@@ -195,8 +196,7 @@ def estimate(
         recipe = recipe.model_copy(update={"precision": precision})
     if chosen is not None and recipe.precision == "bf16-mixed" and not chosen.bfloat16:
         raise LabelwiseError(f"a {chosen.name} has no bfloat16; use float16", options={"precision": "16-mixed"})
-    if recipe.batch_size % processes:
-        raise LabelwiseError(f"batch_size={recipe.batch_size} cannot be divided evenly among {processes} processes")
+    check_batch(recipe, processes)
     names: Sequence[str]
     if recipe.data.source is not None:
         table, _ = open_tables(recipe, Display(None))

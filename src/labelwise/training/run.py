@@ -8,9 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from labelwise.core.arrays import Floats, Targets
 from labelwise.core.errors import LabelwiseError
 from labelwise.core.files import sha256
 from labelwise.core.tables import html_table, to_frame
-from labelwise.data.sources import as_table, open_images, read_data
+from labelwise.data.sources import read_data
 from labelwise.data.stream_table import AnyTable, StreamTable
 from labelwise.data.table import LabelTable
 from labelwise.model.folder import read_config
@@ -45,8 +44,6 @@ from labelwise.training.recipe import Recipe, run_recipe
 if TYPE_CHECKING:
     import pandas
 
-    from labelwise.evaluation.evaluate import Evaluation
-    from labelwise.evaluation.inference import InferenceOptions
     from labelwise.model.model import LabelModel
 
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")  # how a line of `display.Display` begins
@@ -82,7 +79,7 @@ class Run(os.PathLike[str]):
         >>> run = Run("runs/first")  # doctest: +SKIP
         >>> run  # doctest: +SKIP
         Run('runs/first', head='hsq', backbone='tf_efficientnet_lite2', labels=13, epochs=8, mAP=81.25)
-        >>> run.model().labels, run.history.to_pandas(), run.evaluate(split="test")  # doctest: +SKIP
+        >>> run.model().labels, run.history.to_pandas(), lw.evaluate(run, split="test")  # doctest: +SKIP
     """
 
     def __init__(self, source: str | Path, name: str | None = None) -> None:
@@ -159,42 +156,6 @@ class Run(os.PathLike[str]):
     def gates(self) -> list[tuple[int, NDArray[np.float32]]]:
         """(epoch, mean gate weights [layers, K, n_t + n_s]) of every epoch; empty for a head without gates."""
         return [] if self.folder is None else read_gates(self.folder)
-
-    def evaluate(
-        self,
-        data: str | Path | LabelTable | pandas.DataFrame | None = None,
-        *,
-        split: str | None = None,
-        bootstrap: int = 1000,
-        ignore_extra_labels: bool = False,
-        **inference: Unpack[InferenceOptions],
-    ) -> Evaluation:
-        """Measure the model on a split of `data`.
-
-        Args:
-            data: A path, `format:path`, shards, a DataFrame or a table; by default the data of the training.
-            split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
-                table without splits.
-            bootstrap: Samples for the confidence intervals; 0 for none.
-            ignore_extra_labels: Leave out labels of the data that the model does not have.
-            **inference: Options of `labelwise.evaluation.predict_logits`, such as `batch_size`.
-        """
-        source = data if data is not None else self.recipe.data.source if self.recipe is not None else None
-        if source is None:
-            raise LabelwiseError(f"{self.source!r} does not say what it was trained on; name the data to measure on")
-        from labelwise.evaluation.evaluate import evaluate
-
-        whole: AnyTable = open_images(source) if isinstance(source, str | Path) else as_table(source)
-        if isinstance(whole, LabelTable):  # shards have splits of their own
-            whole = self.with_splits(whole)
-        split = whole.chosen_split(split)
-        table = whole.part(split)
-        model = self.model()
-        if self.recipe is not None and self.recipe.data.labels is not None:  # the others were left out on purpose
-            ignore_extra_labels = True
-        found = evaluate(model, table, bootstrap=bootstrap, ignore_extra_labels=ignore_extra_labels, **inference)
-        test_time = {"flip": inference.get("flip", False), "scales": list(inference.get("scales", (1.0,)))}
-        return replace(found, model=self.source, split=split, test_time=test_time)
 
     def __repr__(self) -> str:
         return f"Run({self.source!r}, {', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"

@@ -58,7 +58,7 @@ def train(
 
     Example:
         >>> run = train(load_recipe(None, {"data.source": "photos.csv"}), "runs/first")  # doctest: +SKIP
-        >>> run.evaluate(split="test")  # doctest: +SKIP
+        >>> run.history.to_pandas()  # doctest: +SKIP
     """
     folder = Path(folder)
     check(recipe)
