@@ -152,7 +152,7 @@ def test_bundled_tagger() -> None:
 def test_the_first_second() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "first-second.json").read_text())
     commands, most = measured["commands"], measured["most"]
-    assert f"in {commands['predict']['wall_ratio']:.1f} times the time" in text("docs/start/install.md")
+    assert f"takes {commands['predict']['wall_ratio']:.1f} times as long" in text("docs/start/install.md")
     assert commands["predict"]["wall_ratio"] <= most["predict_ratio"]
     assert commands["help"]["wall_ratio"] <= most["help_ratio"]
     assert commands["predict"]["peak_memory_mb"] <= most["predict_memory_mb"]
