@@ -95,14 +95,24 @@ def test_each_command_is_a_call_of_public_functions(name: str) -> None:
 # ---- the functions
 
 
-def test_evaluate_gives_what_the_command_writes(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["data", "the run's own data"])
+def test_evaluate_gives_what_the_command_writes(
+    place: Path, tmp_path: Path, named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = str(place / "sample" / "labels.csv")
     evaluation = lw.evaluate(place / "run", data, split="test", bootstrap=20, workers=0, progress=False)
     words = ["--split", "test", "--bootstrap", "20", "--workers", "0", "--json", str(tmp_path / "e.json")]
+    command = ["evaluate", str(place / "run"), *(["--data", data] if named else []), *words]
     with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(place / "run"), "--data", data, *words])
+        main(command)
     assert not ended.value.code
     assert json.loads((tmp_path / "e.json").read_text()) == json.loads(json.dumps(evaluation.to_dict()))
+    before = Path(data).read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        main([*command[:-1], data])
+    assert ended.value.code
+    assert "is an input; name another file" in capsys.readouterr().err
+    assert Path(data).read_bytes() == before
 
 
 def test_evaluate_takes_runs_models_and_tables_and_changes_none(place: Path) -> None:

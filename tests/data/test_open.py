@@ -48,8 +48,8 @@ def test_home_folder(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("data", "message"),
     [
         ("cocoo:/data", r"unknown data format 'cocoo'; did you mean 'coco'\?"),
-        ("gone.csv", r"no file or folder 'gone\.csv'"),
-        ("voc:gone?year=2007", r"no file or folder 'gone' \(from the data argument 'voc:gone\?year=2007'\)"),
+        ("gone.csv", r"no file or folder 'gone\.csv' in '.*'$"),
+        ("voc:gone?year=2007", r"no file or folder 'gone' in '.*' \(from the data argument 'voc:gone\?year=2007'\)"),
         ("photos.csv?seperator=x", r"^format 'csv': unknown option 'seperator'; did you mean 'separator'\?"),
         ("photos.csv?check_files=maybe", r"format 'csv': check_files='maybe': input should be 'error', 'drop' or 'no'"),
         ("photos.csv?separator", r"write them as \?name=value"),

@@ -11,8 +11,8 @@ import labelwise as lw
 from labelwise.api.prediction import check_targets
 from labelwise.cli.common import (
     BatchSize,
-    Data,
     Engine,
+    FileName,
     Flag,
     JsonFile,
     Model,
@@ -39,7 +39,7 @@ def evaluate(
     model: Model = None,
     /,
     *,
-    data: Data,
+    data: FileName | None = None,
     split: Split = None,
     json_file: JsonFile = None,
     flip: Flag = False,
@@ -62,6 +62,8 @@ def evaluate(
 
     Parameters
     ----------
+    data
+        A path (its format is recognised), format:path or shards. Default: the data that the run was trained on.
     scales
         Average over these multiples of the model's input size, separated by commas: 0.8,1.0,1.2.
     """
@@ -76,6 +78,7 @@ def evaluate(
     result = evaluation.to_dict()
     # First the file, then the tables: `labelwise evaluate … | head` ends the printing early.
     if json_file:
+        check_targets({"json": json_file}, [evaluation.data])  # of a run's own data, it is only known now
         atomic_write(json_file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     say(headline(result))
     for table in (label_table(result), headline_table(result), convention_table(result)):

@@ -90,14 +90,13 @@ def train(
     before = _written(out)
     try:
         where |= {"resume": resume, "overwrite": overwrite}
-        run = lw.train(data, out=out, recipe=recipe, minutes=minutes, **where, **settings)
+        lw.train(data, out=out, recipe=recipe, minutes=minutes, **where, **settings)
     except KeyboardInterrupt:
         if resume or _written(out) != before:  # otherwise the folder holds what it held
             say(f"Continue with: labelwise train --out {out} --resume", stderr=True)
         raise
-    source = run.recipe.data.source if run.recipe else data
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, the first one speaks
-        say(f"Evaluate it with: labelwise evaluate {out} --data {quote(str(source))} --split test", stderr=True)
+        say(f"Evaluate it with: labelwise evaluate {quote(str(out))}", stderr=True)
 
 
 def _written(run: Path) -> int | None:

@@ -187,7 +187,11 @@ def _read(
         )
     path = Path(source.path)
     if not path.exists():
-        raise LabelwiseError(f"there is no file or folder {source.path!r} (from the data argument {str(data)!r})")
+        raise LabelwiseError(
+            f"there is no file or folder {source.path!r}"
+            + f" in {str(Path.cwd())!r}" * (not path.is_absolute())
+            + f" (from the data argument {str(data)!r})" * (str(data) != source.path)
+        )
     format = find_format(source.format) if source.format else _recognise(path)
     given = parse_options(format.options, {**source.options, **options}, f"format {format.name!r}")
     try:
