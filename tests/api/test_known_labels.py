@@ -74,6 +74,13 @@ def test_knowing_a_label_raises_its_partner(tagger: Tagger, data: Path) -> None:
 def test_known_labels_are_checked(tagger: Tagger, data: Path) -> None:
     with pytest.raises(LabelwiseError, match="unknown label 'bet'; did you mean 'net'"):
         tagger.predict(data / "40.png", known={"bet": True})
+    with pytest.raises(LabelwiseError, match="unknown label '1'"):
+        tagger.predict(data / "40.png", known={1: True})  # type: ignore[dict-item]
+    for value in (None, "no", float("nan"), -1, 0.3):
+        with pytest.raises(LabelwiseError, match=r"known label 'bat': .* is neither True \(there\) nor False"):
+            tagger.predict(data / "40.png", known={"bat": value})  # type: ignore[dict-item]
+    (same,), (told,) = (tagger.predict(data / "40.png", known={"bat": there}) for there in (np.True_, True))
+    assert same.all_scores == told.all_scores
     with pytest.raises(LabelwiseError, match="given with whether they are there"):
         tagger.predict(data / "40.png", known=["bat"])  # type: ignore[arg-type]
     cannot = Tagger(lw.create_model("test_resnet", "gap", LABELS, weights="none", size=32))

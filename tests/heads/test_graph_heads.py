@@ -228,6 +228,16 @@ def test_cma_places_labels_by_what_occurs_together() -> None:
     assert cosines.diagonal() == pytest.approx(torch.ones(8))
 
 
+def test_cma_without_statistics_still_learns() -> None:
+    options = small_options("cma") | {"cooccurrence": None}
+    with torch.inference_mode():
+        heads.create("cma", in_features=CHANNELS, labels=LABELS, **options)
+    with torch.no_grad():  # its embeddings are fitted with gradients of their own
+        head = heads.create("cma", in_features=CHANNELS, labels=LABELS, **options)
+    head(torch.randn(2, CHANNELS, 3, 3)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in head.parameters())
+
+
 def test_tdrg_step_by_step() -> None:
     head, x = TestTdrg().head(), torch.randn(1, CHANNELS, 3, 4)
     assert isinstance(head, TdrgHead)
@@ -295,6 +305,13 @@ def test_what_does_not_fit_is_told(name: str) -> None:
     options = small_options(name)
     with pytest.raises(LabelwiseError, match=r"cooccurrence must be \[13, 13\], not \[12, 13\]"):
         heads.create(name, in_features=CHANNELS, labels=LABELS, **{**options, "cooccurrence": torch.rand(12, 13)})
+    damaged = {"word_vectors": (options["word_vectors"] / 0, "some of word_vectors are not finite")}
+    for wrong in (torch.nan, -0.1, 1.1):
+        given = options["cooccurrence"].index_fill(0, torch.tensor([3]), wrong)
+        damaged["cooccurrence"] = given, "cooccurrence holds shares of images, from 0 to 1"
+        for argument, (tensor, message) in damaged.items():
+            with pytest.raises(LabelwiseError, match=message):
+                heads.create(name, in_features=CHANNELS, labels=LABELS, **{**options, argument: tensor})
     head = heads.create(name, in_features=CHANNELS, labels=LABELS, **options)
     with pytest.raises(LabelwiseError, match="needs a head that takes new labels"):
         head.relabelled(["a"], ["b"], torch.randn(1, 10))

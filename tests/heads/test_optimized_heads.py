@@ -32,6 +32,7 @@ def tensors_of(name: str) -> dict[str, Any]:
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, tensors_of(name)) for name in heads.list_heads()},
+    "one description": ("ram-plus", {"dim": 16, "attention_heads": 2, "descriptions": 1, "word_vectors": WORDS}),
     "few queries": ("ml-decoder", {"dim": 64, "groups": 3}),
     "few queries, in order": ("ml-decoder", {"dim": 64, "groups": 4, "group_seed": None}),
     "deep": ("ml-decoder", {"dim": 64, "groups": 2, "decoder_layers": 3}),
@@ -102,6 +103,12 @@ def test_what_depends_on_the_queries_alone_is_not_computed_again(variant: str) -
     saved = flops(head, x) - flops(heads.optimize(head, tokens=1), x)
     blocks = 5 if head.config.decoder.first_block == "self-attention" else 1  # its q, k, v and output; and the query
     assert saved >= blocks * 2 * queries * dim * dim
+
+
+def test_queries_from_one_description_are_computed_once() -> None:
+    head, x = make("one description"), torch.randn(1, CHANNELS, 2, 2)
+    words, dim = WORDS.shape[1], 16
+    assert flops(head, x) - flops(heads.optimize(head, tokens=4), x) == 2 * LABELS * dim * (words + dim)
 
 
 @settings(max_examples=25, deadline=None)

@@ -277,4 +277,6 @@ def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> 
         return torch.zeros(labels, word_dim)
     if vectors.shape != (labels, word_dim):
         raise LabelwiseError(f"word_vectors must be [{labels}, {word_dim}], not {list(vectors.shape)}")
+    if not vectors.is_meta and not vectors.isfinite().all():
+        raise LabelwiseError("some of word_vectors are not finite numbers")
     return vectors.detach().float().clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from labelwise.core.errors import LabelwiseError
 from labelwise.heads.attention_configs import CTranConfig
 from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, mask_labels, on_grid
 from labelwise.heads.layers import EncoderLayer, PerQueryLinear
@@ -72,6 +73,8 @@ class CTranHead(Head):
         if known is None:
             chosen = table[0].expand(images, -1, -1)
         else:
+            if known.dim() != 2 or known.shape[1] != self.labels:
+                raise LabelwiseError(f"known labels must be [{images}, {self.labels}], not {list(known.shape)}")
             known = known[..., None]
             chosen = torch.where(known > 0, table[2], torch.where(known < 0, table[0], table[1]))
         dim = self.label.shape[1]

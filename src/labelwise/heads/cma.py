@@ -29,7 +29,7 @@ class CmaHead(LabelGraphHead, AttendingHead):
     def build(self, config: CmaConfig, words: Tensor, cooccurrence: Tensor) -> None:
         in_features, labels = self.in_features, self.labels
         embeddings = words.new_zeros(labels, config.dim)
-        if self.told:
+        if not cooccurrence.is_meta and words.any():  # else a state dict brings them
             embeddings = similarity_embeddings(words, cooccurrence, config)
         self.register_buffer("label_embeddings", embeddings)
         self.project = mlp(in_features, in_features // 2, config.dim)  # the cross-modality transformer, 1 x 1
@@ -46,11 +46,14 @@ class CmaHead(LabelGraphHead, AttendingHead):
         self.word_vectors = None
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def similarity_embeddings(words: Tensor, cooccurrence: Tensor, config: CmaConfig) -> Tensor:
     """ASGE: minimizes the sum of sigma_ij (cos(e_i, e_j) - A_ij)^2, where sigma spares pairs that are rare and apart.
 
     A is symmetric, as cosines are: the mean of P(j | i) and P(i | j).
     """
+    words = words.clone()  # a tensor made in inference mode has no place in a gradient
     target = (cooccurrence + cooccurrence.T) / 2
     network = mlp(words.shape[1], config.dim, config.dim)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)

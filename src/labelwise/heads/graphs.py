@@ -22,7 +22,7 @@ LEAK = 0.2  # of LeakyReLU between graph layers, as in the codes of ML-GCN, ADD-
 class LabelGraphHead(Head):
     """A head that `build` makes from the labels' word vectors [N, d_w] and their co-occurrence P(j | i) [N, N].
 
-    `told` is False if either is missing: both are zeros then, so that all has its shape until a state dict fills it.
+    Either is zeros if it is missing, so that all has its shape until a state dict fills it.
     """
 
     adjacency: Tensor | None  # [N, N], what the head makes of P; None: folded
@@ -36,7 +36,6 @@ class LabelGraphHead(Head):
         cooccurrence: Tensor | None = None,
     ) -> None:
         super().__init__(config, in_features, labels)
-        self.told = word_vectors is not None and cooccurrence is not None
         words = checked_words(word_vectors, labels, config.word_dim)
         self.register_buffer("word_vectors", words)
         self.build(config, words, checked_cooccurrence(cooccurrence, labels))
@@ -52,6 +51,8 @@ def checked_cooccurrence(given: Tensor | None, labels: int) -> Tensor:
         return torch.zeros(labels, labels)
     if given.shape != (labels, labels):
         raise LabelwiseError(f"cooccurrence must be {[labels, labels]}, not {list(given.shape)}")
+    if not given.is_meta and not ((given >= 0) & (given <= 1)).all():
+        raise LabelwiseError("cooccurrence holds shares of images, from 0 to 1; some values here are not")
     return given.detach().float()
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
 from labelwise.heads.base import Head, HeadDetails, Recorder, as_tokens, checked_words, on_grid
+from labelwise.heads.folding import Known
 from labelwise.heads.layers import Dropout
 from labelwise.heads.registry import register_head
 from labelwise.heads.text_configs import RamPlusConfig
@@ -27,7 +28,7 @@ class TagDecoderLayer(nn.Module):
     def __init__(self, dim: int, memory_dim: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(dim, dim)
+        self.query: nn.Module = nn.Linear(dim, dim)
         self.key = nn.Linear(memory_dim, dim)
         self.value = nn.Linear(memory_dim, dim)
         self.out_proj = nn.Linear(dim, dim)
@@ -38,8 +39,9 @@ class TagDecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor, record: Recorder | None = None) -> Tensor:
-        """Tags [B, N, D] read the memory [B, T, M] -> [B, N, D]."""
+        """Tags [B or 1, N, D] read the memory [B, T, M] -> [B, N, D]."""
         q, k, v = (self._split(part) for part in (self.query(x), self.key(memory), self.value(memory)))
+        q = q.expand(memory.shape[0], -1, -1, -1)
         if record is None:
             read = F.scaled_dot_product_attention(q, k, v)
         else:
@@ -80,7 +82,7 @@ class RamPlusHead(Head):
             raise LabelwiseError(f"dim={config.dim} is not divisible by attention_heads={config.attention_heads}")
         self.project = nn.Linear(in_features, width)
         self.reweight_scale = nn.Parameter(torch.tensor(1 / 0.07).log()) if config.descriptions > 1 else None
-        self.queries = nn.Linear(width, config.dim)
+        self.queries: nn.Module = nn.Linear(width, config.dim)
         size = (config.dim, width, config.attention_heads, config.feedforward, config.dropout)
         self.layers = nn.ModuleList(TagDecoderLayer(*size) for _ in range(config.decoder_layers))
         self.classifier = nn.Linear(config.dim, 1)
@@ -98,18 +100,29 @@ class RamPlusHead(Head):
     def _logits(self, x: Tensor, record: Recorder | None = None) -> Tensor:
         tokens, _ = as_tokens(x, self.in_features)  # [B, T, C]
         memory = self.project(torch.cat((tokens.mean(dim=1, keepdim=True), tokens), dim=1))  # [B, 1 + T, d]
-        tags = F.relu(self.queries(self._texts(memory[:, 0])))  # [B, N, D]
+        tags = F.relu(self.queries(self._texts(memory[:, 0])))  # [B or 1, N, D]
         for layer in self.layers:
             tags = layer(tags, memory, record)
         logits: Tensor = self.classifier(tags).squeeze(-1)
         return logits
 
-    def _texts(self, image: Tensor) -> Tensor:
-        """Each tag's descriptions, mixed by a softmax of their similarity to the image [B, d]: [B, N, d]."""
-        assert self.word_vectors is not None
+    def fold_constants(self, tokens: int) -> None:
+        if self.reweight_scale is None:  # all images have the same queries
+            assert self.word_vectors is not None
+            self.queries = Known(self.queries(self.word_vectors[None]))
+            first = self.layers[0]
+            assert isinstance(first, TagDecoderLayer)
+            first.query = Known(first.query(F.relu(self.queries())))
+            self.word_vectors = None
+
+    def _texts(self, image: Tensor) -> Tensor | None:
+        """Each tag's descriptions, mixed by a softmax of their similarity to the image [B, d]: [B, N, d].
+
+        [1, N, d] with one description of each tag; None once they are folded into the queries.
+        """
+        if self.reweight_scale is None or self.word_vectors is None:
+            return None if self.word_vectors is None else self.word_vectors[None]
         texts = self.word_vectors.reshape(self.labels, self.config.descriptions, -1)  # [N, M, d]
-        if self.reweight_scale is None:
-            return texts[:, 0].expand(image.shape[0], -1, -1)
         similar = torch.einsum("bd,nmd->bnm", F.normalize(image, dim=1), texts)
         weights = (self.reweight_scale.exp() * similar).softmax(dim=2)
         return torch.einsum("bnm,nmd->bnd", weights, texts)

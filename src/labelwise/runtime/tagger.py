@@ -115,8 +115,10 @@ class Tagger:
             if label not in self.labels:
                 from labelwise.data.labels import unknown_label  # tables take time to load
 
-                raise unknown_label(label, self.labels)
-            row[self.labels.index(label)] = bool(present)
+                raise unknown_label(str(label), self.labels)
+            if not isinstance(present, bool | int | np.bool_ | np.integer) or present not in (0, 1):
+                raise LabelwiseError(f"known label {label!r}: {present!r} is neither True (there) nor False (absent)")
+            row[self.labels.index(label)] = present
         return row
 
     def predict(
