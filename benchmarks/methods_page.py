@@ -1,12 +1,20 @@
-"""Write the tables of docs/research/every-head.md and its figure from docs/results/methods-*.json, as far as there are
-results.
+"""Every head on one footing: train what is missing, then write docs/research/every-head.md and its figure.
 
-python benchmarks/methods_page.py
+    python benchmarks/methods_page.py --out study --voc voc:/data/VOCdevkit --voc-words voc-glove.npy \\
+        --coco coco14k.csv --coco-words coco-glove.npy
+    python benchmarks/methods_page.py
+
+The first is the whole study by benchmarks/study.py, hours on one core (OMP_NUM_THREADS=1); started again, it goes on
+where it was stopped. The second takes the results as they are.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -145,6 +153,37 @@ def with_results(text: str) -> str:
     return filled(text, SECTIONS)
 
 
-if __name__ == "__main__":
+def studies(arguments: argparse.Namespace) -> list[list[str]]:
+    """What to call benchmarks/study.py with."""
+    found = []
+    for name in STUDIES:
+        data, words = (getattr(arguments, f"{name}{what}") for what in ("", "_words"))
+        if data is not None:
+            given = ["--data", data, "--words", words]
+            if name == "coco":
+                rows = ["--rows", *SAME.values()]
+                found.append(["coco", "test", *given, *rows, "--out", str(arguments.out / "coco")])
+            stages = [stage for stage in ("tune", "test") if stage in read_study(f"methods_{name}")["stages"]]
+            out = ["--out", str(arguments.out / f"methods-{name}")]
+            found.append([f"methods_{name}", *stages, "compare", "cost", *given, *out])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="a folder for the runs")
+    for name, title in STUDIES.items():
+        parser.add_argument(f"--{name}", help=f"the data of {title}: train it, too")
+        parser.add_argument(f"--{name}-words", help="the word vectors of its labels")
+    arguments = parser.parse_args()
+    for name in STUDIES:
+        if getattr(arguments, name) and not (arguments.out and getattr(arguments, f"{name}_words")):
+            parser.error(f"--{name} needs --out and --{name}-words")
+    for words in studies(arguments):
+        subprocess.run([sys.executable, Path(__file__).with_name("study.py"), *words], check=True)
     PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     draw()
+
+
+if __name__ == "__main__":
+    main()

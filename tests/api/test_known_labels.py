@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import known_labels
 import labelwise as lw
 from labelwise.core.errors import LabelwiseError
 from labelwise.runtime.tagger import Tagger
@@ -158,3 +159,14 @@ def test_exported_models_take_known_labels(run: Path, data: Path, tagger: Tagger
         (found,), (expected,) = (each.predict(data / "41.png", known=known) for each in (exported, tagger))
         assert found.all_scores == pytest.approx(expected.all_scores, abs=0.1 if format == "int8" else 1e-4)
         assert np.allclose(found.attention("net"), expected.attention("net"), atol=0.05 if format == "int8" else 1e-4)
+
+
+def test_what_knowing_a_share_of_the_labels_is_worth(run: Path) -> None:
+    """benchmarks/known_labels.py: only who knows the bat can tell whether there is a net."""
+    rows = known_labels.measure(lw.Run(run), "val")
+    assert [row["share"] for row in rows] == [*known_labels.SHARES]
+    half = rows[2]
+    assert half["told"] > half["not_told"] + 3
+    again = known_labels.summary([rows, rows])
+    assert again[2]["gain"] == pytest.approx(half["told"] - half["not_told"])
+    assert again[2]["gain_sd"] == 0
