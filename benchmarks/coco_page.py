@@ -247,7 +247,7 @@ def trials_table() -> str:
         return "No trials yet."
     chosen = {name: settings["set"] for name, settings in read_study("coco")["rows"].items()}
     return table(
-        ["head", "learning rate", "mAP on val", "chosen on VOC"],
+        ["head", "learning rate", "mAP on val", "in the tables"],
         [
             [
                 f"`{row['row']}`",

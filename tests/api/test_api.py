@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import labelwise as lw
 from labelwise import cli
@@ -96,9 +98,7 @@ def test_each_command_is_a_call_of_public_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["data", "the run's own data"])
-def test_evaluate_gives_what_the_command_writes(
-    place: Path, tmp_path: Path, named: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_gives_what_the_command_writes(place: Path, tmp_path: Path, named: bool) -> None:
     data = str(place / "sample" / "labels.csv")
     evaluation = lw.evaluate(place / "run", data, split="test", bootstrap=20, workers=0, progress=False)
     words = ["--split", "test", "--bootstrap", "20", "--workers", "0", "--json", str(tmp_path / "e.json")]
@@ -107,12 +107,90 @@ def test_evaluate_gives_what_the_command_writes(
         main(command)
     assert not ended.value.code
     assert json.loads((tmp_path / "e.json").read_text()) == json.loads(json.dumps(evaluation.to_dict()))
-    before = Path(data).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("data sample --images 2 --out own", "labels.csv"),
+        ("data inspect {data} --fast --json own/labels.csv", "labels.csv"),
+        ("data inspect {data} --fast --json own/photo.jpg", "photo.jpg"),
+        ("data inspect {data} --fast --plot own/plot.png", "plot.png"),
+        ("data hide {data} --keep 0.5 --out own/labels.csv", "labels.csv"),
+        ("data split {data} --force --out own/labels.csv", "labels.csv"),
+        ("evaluate {run} --json own/labels.csv", "labels.csv"),
+        ("evaluate {run} --json own/coco.json", "coco.json"),
+        ("report {run} --out own", "labels.csv"),
+        ("explain {run} {image} --out own/photo.jpg", "photo.jpg"),
+        ("explain {run} --experts --data {data} --out own/coco.json", "coco.json"),
+        ("predict {run} {image} --csv own/labels.csv", "labels.csv"),
+    ],
+)
+def test_no_result_replaces_what_labelwise_did_not_write(
+    place: Path,
+    command: str,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("photo.jpg", "plot.png"):
+        Image.new("RGB", (8, 8)).save(own / name)
+    (own / "coco.json").write_text('{"info": {}, "images": []}')
+    (own / "labels.csv").write_text("image,labels\nphoto.jpg,cat\n")
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    named = {"data": place / "sample" / "labels.csv", "run": place / "run", "image": images(place)[0]}
     with pytest.raises(SystemExit) as ended:
-        main([*command[:-1], data])
-    assert ended.value.code
-    assert "is an input; name another file" in capsys.readouterr().err
-    assert Path(data).read_bytes() == before
+        main(command.format(**named).split())
+    assert ended.value.code == 2
+    assert f"{target}' " in (said := capsys.readouterr().err) or "holds other images or labels" in said
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "data sample --images 2 --out own",
+        "data inspect {data} --fast --json own/a.json --plot own/a.svg",
+        "data inspect {data} --fast --plot own/a.pdf",
+        "data inspect {data} --fast --plot own/a.png",
+        "report {run} --out own --bootstrap 10",
+        "explain {run} {image} --out own/a.jpg",
+        "explain {run} {image} --out own/a.png",
+        "explain {run} {image} --out own/a.pdf",
+        "explain {run} {image} --out own/a.svg",
+        "explain {run} --experts --data {data} --out own/a.html",
+        "explain {run} --experts --data {data} --out own/a.png",
+    ],
+)
+def test_the_same_command_again_replaces_its_result(
+    place: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = {"data": place / "sample" / "labels.csv", "run": place / "run", "image": images(place)[0]}
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(command.format(**named).split())
+        assert not ended.value.code
+
+
+def test_a_run_whose_data_is_elsewhere_says_so(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(place / "sample" / "labels.csv"), "sample/labels.csv"))
+    monkeypatch.chdir(place)
+    assert lw.evaluate(tmp_path / "run", bootstrap=0, workers=0, progress=False).scores.images
+    monkeypatch.chdir(tmp_path)
+    for command in ("evaluate", "report"):
+        with pytest.raises(SystemExit):
+            main([command, "run"])
+        said = capsys.readouterr().err
+        assert f"the run was trained on 'sample/labels.csv', which is not in {str(tmp_path)!r}; go to" in said
 
 
 def test_evaluate_takes_runs_models_and_tables_and_changes_none(place: Path) -> None:

@@ -67,6 +67,21 @@ def test_only_what_predictions_wrote_is_replaced(made: str, writer: Any, foreign
     assert path.read_text() == foreign
 
 
+def test_labels_corrected_by_hand_are_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "tags.csv"
+    write(CsvWriter(path, LABELS))
+    first, *_ = LABELS
+    written = path.read_text(errors="surrogateescape")
+    path.write_text(corrected := written.replace(f",{first}", ",", 1), errors="surrogateescape")
+    assert corrected != written
+    with pytest.raises(LabelwiseError, match="holds labels that were corrected by hand, and is not replaced") as told:
+        CsvWriter(path, LABELS)
+    assert told.value.options == {"resume": True}
+    assert path.read_text(errors="surrogateescape") == corrected
+    with pytest.raises(LabelwiseError, match=r"separated by commas, not by tabs as in .*tags\.tsv"):
+        CsvWriter(tmp_path / "tags.tsv", LABELS)
+
+
 @pytest.mark.parametrize("writer", [CsvWriter, JsonWriter])
 def test_a_pipe_is_written_to_and_never_read(writer: Any, tmp_path: Path) -> None:
     """`--csv /dev/stdout`: to open a pipe for reading would wait for ever."""

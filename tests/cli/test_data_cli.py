@@ -73,7 +73,10 @@ def test_split(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert captured.err == ""  # no progress bar where nobody looks
     assert {name: len(table.rows(name)) for name in table.split_names} == {"train": 30, "test": 30}
     first = (tmp_path / "new.csv").read_bytes()
-    run("split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force")
+    again = "split", sample, "--out", tmp_path / "new.csv", "--fractions", "train=0.5,test=0.5", "--force"
+    with pytest.raises(LabelwiseError, match="exists; name another file, or replace it"):
+        run(*again)
+    run(*again, "--overwrite")
     assert (tmp_path / "new.csv").read_bytes() == first
 
 
@@ -167,5 +170,5 @@ def test_split_says_what_is_lost(sample: Path, tmp_path: Path, capsys: pytest.Ca
     assert "1 label that no image has is gone (zebra)" in said
     assert f"open it with {tmp_path}/new.csv?splits=train,holdout" in said
     assert set(open_data(f"{tmp_path}/new.csv?splits=train,holdout").splits) == {"train", "holdout"}
-    run("split", wide, "--out", tmp_path / "new.csv")
+    run("split", wide, "--out", tmp_path / "three.csv")
     assert "too few images: none is in 'val'" in " ".join(capsys.readouterr().err.split())

@@ -180,7 +180,7 @@ def test_without_maps_and_with_16_bit_weights(
     export(str(root / "model"), out=tmp_path / "plain", maps=False)
     assert "5 labels, any batch size" in capsys.readouterr().out
     assert asked == [("out", "attention", "gates"), ("out",)]
-    with pytest.raises(LabelwiseError, match="has no maps of where it looked; export it again"):
+    with pytest.raises(LabelwiseError, match="has no attention maps: its head has none, or they were left out"):
         load(tmp_path / "plain").predict(picture)[0].attention("dog")
     with pytest.raises(LabelwiseError, match="16-bit weights are for onnx"):
         export(str(root / "model"), out=tmp_path / "x", half=True, format="torch")

@@ -28,6 +28,7 @@ from labelwise.model.config import ModelConfig, relabelled_config
 from labelwise.runtime.folder import CONFIG, WEIGHTS
 from labelwise.runtime.prediction import decide, probabilities, ranking_values
 from labelwise.training.display import Display
+from labelwise.training.recipe import own_data
 from labelwise.training.run import Run, with_splits_of_run
 from labelwise.training.tables import open_tables
 
@@ -305,7 +306,7 @@ def report_data(runs: Sequence[Run], data: str | None, split: str | None) -> Rep
 
 
 def _own_source(runs: Sequence[Run]) -> str:
-    sources = {run.recipe.data.source for run in runs if run.recipe is not None and run.recipe.data.source}
+    sources = {source for run in runs if run.recipe is not None and (source := own_data(run.recipe))}
     if not sources:
         raise LabelwiseError(
             "these models do not say what they were trained on; name the data to measure on",

@@ -58,7 +58,7 @@ class Cache:
 
 
 def cache(clear: CacheName | None = None) -> Cache:
-    """Say where the cache is and how large its parts are, and empty one of them on request.
+    """Show where the cache is and how large its parts are, or empty one of them.
 
     What is deleted is computed again when it is needed: at any time, but best while nothing is training.
 

@@ -72,7 +72,7 @@ def export(
         )
     if split is not None and not int8:
         raise LabelwiseError("a split chooses among the calibration images", options={"int8": True, "calibration": ...})
-    check_reader_options(reader)
+    check_reader_options(reader, export)
     check_target(Path(out), overwrite=overwrite)
     from labelwise.data.labels import match_labels
 

@@ -21,7 +21,7 @@ from labelwise.runtime.exported import ExportedModel
 from labelwise.runtime.folder import WEIGHTS, find_folder, network_folder
 from labelwise.runtime.sessions import EngineName
 from labelwise.runtime.tagger import Tagger
-from labelwise.training.recipe import Recipe, run_recipe
+from labelwise.training.recipe import Recipe, own_data, run_recipe
 from labelwise.training.run import Run, find_run
 from labelwise.words.config import tower_words
 
@@ -97,7 +97,7 @@ def evaluate(
         >>> evaluation = lw.evaluate("runs/first", "photos.csv", split="test")  # doctest: +SKIP
         >>> evaluation.scores.mAP, evaluation.to_pandas().sort_values("AP")  # doctest: +SKIP
     """
-    check_reader_options(reader)
+    check_reader_options(reader, evaluate)
     fits = fit_thresholds is not None or fit_temperature
     if (save or fit_on) and not fits:
         raise LabelwiseError("say what to fit: thresholds or a temperature", options={"fit_thresholds": "f1"})
@@ -252,7 +252,7 @@ def _recipe_of(model: Any) -> Recipe | None:
 def _data(data: Data | None, recipe: Recipe | None) -> Data:
     if data is not None:
         return data
-    source = None if recipe is None else recipe.data.source
+    source = None if recipe is None else own_data(recipe)
     if source is None:
         raise LabelwiseError("this model does not say what it was trained on; name the data", options={"data": ...})
     return source
@@ -330,7 +330,7 @@ def report(
     options = {key: value for key, value in locals().items() if key not in ("runs", "out", "reader")}
     require(bootstrap=(bootstrap, 0), images=(images, 0), batch_size=(batch_size, 1), workers=(workers, 0))
     require(predictions=(predictions, 0))
-    check_reader_options(reader)
+    check_reader_options(reader, report)
     if reader and data is None:
         raise LabelwiseError("these options are for reading data; name it, too", options={"data": "photos.csv"})
     with torch_needed():

@@ -116,9 +116,9 @@ def explain(
     require_choice(method=(method, Method))
     check_paths([image])
     if out is not None:
-        check_can_draw_maps(Path(out))
         if isinstance(image, str | Path) and os.path.realpath(out) == os.path.realpath(image):
             raise LabelwiseError(f"{str(out)!r} is the image itself; name another file", options={"out": "why.png"})
+        check_can_draw_maps(Path(out))
     if isinstance(image, str | Path) and Path(image).is_dir():
         raise LabelwiseError(f"{str(image)!r} is a folder; name one image")
     tagger = open_tagger(model)
@@ -185,7 +185,7 @@ def check_explanations(
         >>> print(lw.check_explanations("photos.csv", "runs/first"))  # doctest: +SKIP
     """
     require(images=(images, 2), workers=(workers, 0))
-    check_reader_options(reader)
+    check_reader_options(reader, check_explanations)
     if not 0 < area < 1:
         raise LabelwiseError(f"area must be between 0 and 1, not {area:g}")
     whole = open_table(data, model, **reader)
@@ -224,7 +224,7 @@ def explain_experts(
         >>> use = lw.explain_experts("photos.csv", "runs/first")  # doctest: +SKIP
     """
     require(workers=(workers, 0))
-    check_reader_options(reader)
+    check_reader_options(reader, explain_experts)
     from labelwise.analysis.experts import check_has_experts, expert_use, exported_use
 
     whole = open_table(data, model, **reader)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -47,15 +48,15 @@ def open_model(model: str | Path | Run | LabelModel | None) -> LabelModel:
     return on_fastest_device(load_model(folder))
 
 
-def check_reader_options(given: Iterable[str]) -> None:
-    """Refuse an argument that no reader has: most likely it is a misspelt argument of the function itself."""
+def check_reader_options(given: Iterable[str], function: Callable[..., Any]) -> None:
+    """Refuse an argument that no reader has: most likely it is a misspelt one of the `function` itself."""
     from labelwise.data.readers.base import list_formats
     from labelwise.data.stream_sources import StreamOptions
 
     known = {name for format in list_formats() for name in format.options.model_fields} | {*StreamOptions.model_fields}
     for name in given:
         if name not in known:
-            raise unknown_name("option", name, sorted(known))
+            raise unknown_name("option", name, sorted(known | {*signature(function).parameters} - {"reader"}))
 
 
 def open_any_table(data: Data, model: object = None, **reader: Any) -> AnyTable:

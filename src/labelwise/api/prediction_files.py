@@ -82,8 +82,18 @@ class CsvWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._there: Counter[str] = Counter()
         kept = 0
+        if path.suffix.lower() == ".tsv":
+            raise LabelwiseError(
+                f"predictions are separated by commas, not by tabs as in {str(path)!r}; name a .csv file"
+            )
         if not resume and not _may_be_ours(path, ",".join(PREDICTION_COLUMNS) + "\n"):
             raise _foreign(path)
+        if not resume and path.is_file() and self._was_edited(complete_rows(path.read_bytes())[1]):
+            raise LabelwiseError(
+                f"{str(path)!r} holds labels that were corrected by hand, and is not replaced; name another file, or "
+                "continue this one",
+                options={"resume": True},
+            )
         if resume and path.exists():
             kept, rows = complete_rows(path.read_bytes())
             if rows and tuple(rows[0]) != PREDICTION_COLUMNS:
@@ -97,6 +107,11 @@ class CsvWriter:
         self._table = csv.writer(self._file, lineterminator="\n")
         if not kept:
             self._table.writerow(PREDICTION_COLUMNS)
+
+    def _was_edited(self, rows: list[list[str]]) -> bool:
+        """Whether a row has other labels than scores: whoever corrects the labels leaves the scores as they are."""
+        plain = all(len(row) == len(PREDICTION_COLUMNS) and not row[1].startswith("[") for row in rows)
+        return plain and any(len(names and names.split("|")) != len(s and s.split("|")) for _, names, s in rows[1:])
 
     def _names(self, cell: str) -> list[str]:
         if self._plain:

@@ -87,7 +87,7 @@ def train(
         out: Folder of the run: model, recipe, metrics, checkpoints and log.
         recipe: A YAML file with all settings; the other arguments override individual settings.
         minutes: A time limit instead of a recipe: chooses size, head, epochs and, if necessary, a sample of the images
-            for the most accurate training that fits on this machine. Settings you give are kept.
+            for the most accurate training that finishes in time on this machine. Settings you give are kept.
         head: Name of the head; `labelwise heads` lists them. Default: hsq-baseline.
         backbone: Name of the timm backbone; `labelwise backbones` lists them. Default: tf_efficientnet_lite2.
         weights: Weights of the backbone: `auto`, `hub`, `package`, `none` or a file. Default: auto.
@@ -320,7 +320,7 @@ def _sweep_report(finished: Sequence[Outcome], out: Path, split: str, say: Calla
         say("no report: the runs were trained on different data; compare some of them with a report of their own")
         return None
     folders = [out / outcome.planned.name for outcome in finished]
-    return report(folders, out=out / "report", split=split)
+    return report(folders, out=out / "report", split=split, warn=lambda text: say(f"warning: {text}"))
 
 
 class _DataSource:

@@ -61,7 +61,6 @@ COMMANDS: dict[str, dict[str, str]] = {
 }
 # The examples that errors show for copying, with all that a command needs.
 EXAMPLES = {
-    "evaluate": "labelwise evaluate runs/first --data photos.csv",
     "report": "labelwise report runs/first --out report",
     "sweep": "labelwise sweep --data photos.csv --grid seed=0,1,2 --out sweeps/seeds",
     "export": "labelwise export runs/first --out first-onnx",

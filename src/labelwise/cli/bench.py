@@ -8,7 +8,7 @@ from typing import Annotated
 
 import labelwise as lw
 from labelwise.cli.common import BatchSize, Flag, JsonFile, Model, NotNegative, Repeated, described_by, say
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 
@@ -34,6 +34,8 @@ def bench(
     options = {name: value for name, value in locals().items() if name != "json_file"}
     from labelwise.analysis.speed import COLUMNS
 
+    if json_file:
+        check_replaceable(json_file)
     result = lw.bench(**options)
     if json_file:
         atomic_write(json_file, json.dumps(result.to_dict(), indent=1) + "\n")

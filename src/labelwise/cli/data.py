@@ -13,7 +13,7 @@ from rich.table import Table
 import labelwise as lw
 from labelwise.cli.common import Data, JsonFile, described_by, note, say, takes_table
 from labelwise.core.errors import LabelwiseError, counted
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.core.tables import TerminalTable
 from labelwise.core.terminal import open_console
 from labelwise.data.sources import open_images
@@ -51,6 +51,8 @@ def inspect(
 
     if plot:
         check_can_draw(plot)
+    if json_file:
+        check_replaceable(json_file)
     for file in filter(None, (json_file, plot)):
         file.parent.mkdir(parents=True, exist_ok=True)
     report = lw.data.inspect(data, decode=not fast, pairs=pairs, progress=True)
@@ -73,6 +75,7 @@ def split(
     fractions: str = "train=0.8,val=0.1,test=0.1",
     seed: int = 0,
     force: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Split a dataset so that each label keeps its share in every split; copies of an image stay together.
 
@@ -82,12 +85,14 @@ def split(
         The manifest to write: .csv, .tsv, .jsonl or .parquet.
     fractions
         The splits and their shares, which add up to 1.
+    overwrite
+        Replace --out if it exists.
     """
     from labelwise.data.splitting import parse_fractions, split_notes
 
     shares = parse_fractions(fractions)
     source = lw.data.open_data(data)
-    _require_other_file(out, source.source)
+    _require_new_file(out, source.source, overwrite)
     table = lw.data.split(source, shares, seed=seed, force=force, progress=True)
     lw.data.write_manifest(table, out)
     for text in split_notes(table, shares, out):
@@ -99,16 +104,18 @@ def split(
 @app.command
 @takes_table
 @described_by("data.hiding:hide")
-def hide(data: Data, *, keep: str, out: Path, seed: int = 0, split: str | None = None) -> None:
+def hide(data: Data, *, keep: str, out: Path, seed: int = 0, split: str | None = None, overwrite: bool = False) -> None:
     """Hide labels of a dataset, to see how a training copes: one positive per image, or a share of all labels, is left.
 
     Parameters
     ----------
     out
         The manifest to write: .csv, .tsv, .jsonl or .parquet, with one column per label; -1 is unknown.
+    overwrite
+        Replace --out if it exists.
     """
     table = lw.data.hide(data, keep, seed=seed, split=split)
-    _require_other_file(out, table.source)
+    _require_new_file(out, table.source, overwrite)
     lw.data.write_manifest(table, out, columns=True)
     parts = {name or "all": table.select(name) for name in table.split_names}
     shares = (f"{name} {part.unknown_per_label().mean() / len(part):.1%}" for name, part in parts.items())
@@ -167,11 +174,13 @@ def sample(*, out: Path, images: int = 1000, size: int = 160, seed: int = 0) -> 
     say(f"{table.source}: {counted(len(table), 'image')}, {counted(len(table.labels), 'label')}")
 
 
-def _require_other_file(out: Path, source: str) -> None:
+def _require_new_file(out: Path, source: str, overwrite: bool) -> None:
     if out.resolve() == Path(source).resolve():
         raise LabelwiseError(
             f"{out} would be replaced, and with it all columns but image, labels and split; name another"
         )
+    if out.exists() and not overwrite:
+        raise LabelwiseError(f"{str(out)!r} exists; name another file, or replace it", options={"overwrite": True})
 
 
 # ---- The inspection on the terminal

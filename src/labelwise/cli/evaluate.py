@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import labelwise as lw
-from labelwise.api.prediction import check_targets
 from labelwise.cli.common import (
     BatchSize,
     Engine,
@@ -28,9 +27,8 @@ from labelwise.cli.common import (
     warn,
 )
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.core.terminal import open_console
-from labelwise.data.sources import parse_source
 
 
 @takes_table
@@ -69,8 +67,7 @@ def evaluate(
     """
     options = {name: value for name, value in locals().items() if name != "json_file"}
     if json_file:
-        if data is not None:
-            check_targets({"json": json_file}, [parse_source(data).path])
+        check_replaceable(json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
     evaluation = lw.evaluate(**options | {"scales": _numbers(scales)}, warn=warn, say=note)
     from labelwise.evaluation.tables import convention_table, headline, headline_table, label_table, notes
@@ -78,7 +75,6 @@ def evaluate(
     result = evaluation.to_dict()
     # First the file, then the tables: `labelwise evaluate … | head` ends the printing early.
     if json_file:
-        check_targets({"json": json_file}, [evaluation.data])  # of a run's own data, it is only known now
         atomic_write(json_file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     say(headline(result))
     for table in (label_table(result), headline_table(result), convention_table(result)):

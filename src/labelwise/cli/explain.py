@@ -22,7 +22,7 @@ from labelwise.cli.common import (
 )
 from labelwise.cli.predict import model_and_rest
 from labelwise.core.errors import LabelwiseError
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.runtime.prediction import known_from
 
 
@@ -108,6 +108,8 @@ def explain(
     if check:
         if out is not None and out.suffix.lower() != ".json":
             raise LabelwiseError(f"--check writes JSON; name a .json file, not {str(out)!r}")
+        if out is not None:
+            check_replaceable(out)
         result = lw.check_explanations(
             data,
             model,

@@ -108,7 +108,7 @@ def complexity(
 
 @described_by("api.cache:cache")
 def cache(*, clear: Literal["features", "engines", "models", "streams", "all"] | None = None) -> None:
-    """Say where the cache is and how large each part of it is, and empty a part on request."""
+    """Show where the cache is and how large its parts are, or empty one of them."""
     found = lw.cache(clear)
     say(f"{'deleted' if clear else 'the cache'} in {found.folder}:")
     for part in found.parts:

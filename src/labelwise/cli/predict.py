@@ -35,7 +35,7 @@ from labelwise.data.decode import file_kind, walk
 from labelwise.data.images import is_image
 from labelwise.runtime.exported import CONFIG, is_hub_id
 from labelwise.runtime.prediction import Prediction, known_from
-from labelwise.runtime.run_files import MODEL, settle
+from labelwise.runtime.run_files import MODEL, RECIPE, settle
 
 _WIDEST_NAME = 60  # characters: longer paths do not push the labels of all others to the right
 _FEW = 8  # images that need no progress bar
@@ -181,8 +181,8 @@ def is_model(argument: str) -> bool:
     path = Path(argument)
     if path.is_dir():
         settle(path)
-        if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
-            return True
+        if any((path / name).is_file() for name in (CONFIG, f"{MODEL}/{CONFIG}", RECIPE)):
+            return True  # opening a run without a model says that its training is not finished
         if any(file_kind(name) for _, names in walk(str(path)) for name in names):  # ends at the first image
             return False
         raise LabelwiseError(

@@ -142,7 +142,7 @@ def nearest_path(path: str | Path) -> Path | None:
     if folder.is_dir():
         # Endings are often the same, so they do not count; of files with the same stem, one with the same ending wins.
         same_ending_last = sorted(os.listdir(folder), key=lambda other: Path(other).suffix == Path(name).suffix)
-        names = {Path(other).stem: other for other in same_ending_last}
+        names = {Path(other).stem: other for other in same_ending_last if other != name}  # itself: a dangling link
         near = get_close_matches(Path(name).stem, names, n=1)
         return folder / names[near[0]] if near else None
     if not folder.parent.is_dir():

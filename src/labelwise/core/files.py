@@ -13,6 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from labelwise.core.errors import LabelwiseError
+
+WRITTEN_BY = "written by labelwise"  # in pages and pictures
+_NEAR = 8192  # bytes
+
 
 def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
     """Write a file so that a reader sees all of the new content or all of the old.
@@ -48,6 +53,32 @@ def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], objec
         os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_replaceable(path: str | Path) -> None:
+    """Raise an error if a result must not be written to `path`: a folder, or a file that is not a result of ours.
+
+    Our JSON is indented by one space; pages and pictures hold `WRITTEN_BY` near their beginning or end. An empty file
+    has nothing to lose, and a pipe such as /dev/stdout keeps nothing.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "test.json"
+    >>> check_replaceable(file)
+    >>> _ = file.write_text('{\\n "mAP": 90.1\\n}')
+    >>> check_replaceable(file)
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise LabelwiseError(f"{str(path)!r} is a folder; name a file")
+    if not path.is_file() or not (size := path.stat().st_size):
+        return
+    with path.open("rb") as file:
+        start = file.read(_NEAR)
+        file.seek(max(0, size - _NEAR))
+        text = (start + file.read()).lower()
+    marks = (WRITTEN_BY.encode(encoding) for encoding in ("ascii", "utf-16-be"))  # the second one by Pillow in a PDF
+    if not start.startswith(b'{\n "') and not any(mark in text for mark in marks):
+        raise LabelwiseError(f"{str(path)!r} was not written by labelwise and is not replaced; name another file")
 
 
 def remove_drafts(folder: Path) -> None:

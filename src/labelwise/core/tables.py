@@ -60,7 +60,10 @@ class TerminalTable:
         for row in self.rows:
             table.add_row(*map(Text, row[:shown]))
         yield table
-        for line in [self.caption, f"no room for: {', '.join(self.header[shown:])}" if shown < len(needed) else None]:
+        for line in [
+            self.caption,
+            f"columns left out (narrow terminal): {', '.join(self.header[shown:])}" if shown < len(needed) else None,
+        ]:
             if line:
                 yield Text(f" {line}", style="italic")
 

@@ -135,6 +135,8 @@ def _named(name: str) -> Iterator[str]:
         return
     first = next(found, None)
     if first is None:
+        if os.path.isfile(os.path.join(name, "model", "config.json")):
+            raise LabelwiseError(f"{name!r} is a model, not a folder of images; exchange the two arguments")
         what = f"the folder {name!r} holds no images" if os.path.isdir(name) else f"no image matches {name!r}"
         raise LabelwiseError(f"{what}; give another one, or the files themselves")
     yield first

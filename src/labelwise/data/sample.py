@@ -250,6 +250,7 @@ def make_sample(
     if images < 1 or not 32 <= size <= 2048:
         raise LabelwiseError(f"a sample set needs at least 1 image of 32 to 2048 pixels, not {images} of {size}")
     root = Path(folder)
+    _check_folder(root)
     (root / "images").mkdir(parents=True, exist_ok=True)
     names, present = [], []
     for number in track(range(images), "Drawing", shown=progress):
@@ -262,3 +263,14 @@ def make_sample(
     table = LabelTable.from_lists(paths, present, SAMPLE_LABELS, splits=splits, source=str(root / "labels.csv"))
     write_manifest(table, root / "labels.csv")
     return table
+
+
+def _check_folder(root: Path) -> None:
+    """Raise an error if the folder holds somebody's images or labels: only an earlier sample set is replaced."""
+    if root.exists() and not root.is_dir():
+        raise LabelwiseError(f"{str(root)!r} is a file; choose a folder")
+    opening = b"image,split,labels\nimages/00000.jpg,train,"
+    table = root / "labels.csv"
+    ours = table.is_file() and table.open("rb").read(len(opening)) == opening
+    if not ours and (table.exists() or ((root / "images").is_dir() and any((root / "images").iterdir()))):
+        raise LabelwiseError(f"{str(root)!r} holds other images or labels; choose another folder", options={"out": ...})

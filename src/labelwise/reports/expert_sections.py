@@ -16,7 +16,7 @@ import numpy as np
 from labelwise.analysis.experts import ExpertUse, Merge, evenness, leaf_order
 from labelwise.core.arrays import Doubles
 from labelwise.core.errors import LabelwiseError, counted
-from labelwise.core.files import atomic_write
+from labelwise.core.files import WRITTEN_BY, atomic_write, check_replaceable
 from labelwise.reports.charts import line_chart
 from labelwise.reports.figures import check_can_draw, names_as_written
 from labelwise.reports.html import Html, part, render_sections, write_report
@@ -169,6 +169,8 @@ def check_file(path: Path) -> None:
         raise LabelwiseError(f"cannot write into {str(path)!r}; name an .html, .json, .png, .pdf or .svg file")
     if path.suffix.lower() in _IMAGE_FILES:
         check_can_draw(path)
+    else:
+        check_replaceable(path)
 
 
 def write_experts(use: ExpertUse, path: Path) -> None:
@@ -211,4 +213,4 @@ def _draw(use: ExpertUse, path: Path) -> None:
         axis.set_title(f"expert layer {layer + 1}", fontsize=10)
         bar = figure.colorbar(drawing, ax=axis, label="gate weight", format="%g")  # the default is mathematics
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata={"Title": WRITTEN_BY})

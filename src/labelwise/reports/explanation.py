@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import WRITTEN_BY, check_replaceable
 from labelwise.reports.overlay import COLDEST, data_uri, heat_colour, overlay
 from labelwise.runtime.prediction import Prediction
 
@@ -26,6 +28,7 @@ def check_can_draw_maps(path: Path) -> None:
     """Raise an error if no explanation can be drawn into this file; called before the work, not after it."""
     if path.suffix.lower() not in FORMATS:
         raise LabelwiseError(f"cannot draw into {str(path)!r}; name a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file")
+    check_replaceable(path)
 
 
 def save_explanation(
@@ -45,10 +48,14 @@ def save_explanation(
     if path.suffix.lower() == ".svg":
         width, height = picture.size
         inside = f'<image href="{data_uri(picture, max(picture.size))}" width="{width}" height="{height}"/>'
-        svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">{inside}</svg>\n'
+        opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
+        svg = f"{opening}<!-- {WRITTEN_BY} -->{inside}</svg>\n"
         path.write_text(svg, encoding="utf-8")
     else:
-        picture.save(path, quality=90)
+        about = PngInfo()
+        about.add_text("Software", WRITTEN_BY)
+        # Each format takes what is its own: PNG, JPEG, PDF.
+        picture.save(path, quality=90, pnginfo=about, comment=WRITTEN_BY, producer=WRITTEN_BY)
 
 
 def draw_explanation(prediction: Prediction, maps: Mapping[str, NDArray[np.floating]], what: str) -> Image.Image:

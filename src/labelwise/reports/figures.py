@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labelwise.core.errors import LabelwiseError, counted, missing_extra
+from labelwise.core.files import WRITTEN_BY, check_replaceable
 from labelwise.data.inspection import Inspection
 
 _LABELS_SHOWN = 40  # of a dataset: more names cannot be read
@@ -20,6 +21,7 @@ def check_can_draw(path: Path) -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise missing_extra("matplotlib", "plots") from None
+    check_replaceable(path)
 
 
 @contextmanager
@@ -65,4 +67,4 @@ def save_inspection(report: Inspection, path: str | Path) -> None:
     pairs.invert_yaxis()
     pairs.set(xlabel="ratio to chance", title="Labels that occur together, and that do not")
     figure.suptitle(f"{report.source}: {counted(report.images, 'image')}, {counted(len(report.labels), 'label')}")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, metadata={"Title": WRITTEN_BY})

@@ -21,7 +21,7 @@ from labelwise.analysis.measured import MeasuredRun, common_labels, measure_runs
 from labelwise.analysis.quality import LabelIssue, label_issues
 from labelwise.analysis.transfer import Transfer, negative_transfer
 from labelwise.core.errors import LabelwiseError, counted, unknown_name
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.core.tables import write_csv
 from labelwise.data.inspection import FEW, Inspection, inspect
 from labelwise.metrics.ranking import mean_over_labels
@@ -45,6 +45,7 @@ from labelwise.training.run import Run, open_runs
 from labelwise.training.settings import settings_of
 
 PAGE, NUMBERS = "report.html", "report.json"
+TABLES = tuple(f"{name}.csv" for name in ("runs", "differences", "labels", "mistakes", "cooccurrence", "label_issues"))
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
     data = report_data(runs, options.data, options.split)
     seen = {run.name: trained_on(run, data.measured) for run in runs}
     _check(runs, options)  # before the work, not after it
+    _claim(out)
     measured = measure_runs(
         runs,
         data.measured,
@@ -90,7 +92,6 @@ def runs_report(sources: Sequence[str | Path], out: str | Path, options: ReportO
         workers=options.workers,
         progress=options.progress,
     )
-    out.mkdir(parents=True, exist_ok=True)
     # The one that the later sections are about.
     best = max(measured, key=lambda run: np.nan_to_num(run.evaluation.scores.mAP))
     warnings = _warnings(measured, seen)
@@ -149,6 +150,17 @@ def _check(runs: Sequence[Run], options: ReportOptions) -> None:
             "the per-label baseline needs runs that were trained with a frozen backbone; "
             f"{next(run.name for run in runs if not run.frozen)} was not"
         )
+
+
+def _claim(out: Path) -> None:
+    """Make the folder a report's; an error if it holds files with the names of a report's and belongs to none."""
+    if out.exists() and not out.is_dir():
+        raise LabelwiseError(f"{str(out)!r} is a file; a report needs a folder", options={"out": "report"})
+    if (out / NUMBERS).exists():
+        return check_replaceable(out / NUMBERS)
+    if foreign := [name for name in (PAGE, *TABLES) if (out / name).exists()]:
+        raise LabelwiseError(f"{str(out / foreign[0])!r} exists and belongs to no report; choose another folder")
+    atomic_write(out / NUMBERS, json.dumps({"labelwise": version("labelwise")}, indent=1) + "\n")
 
 
 def _compared(

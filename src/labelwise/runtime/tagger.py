@@ -199,8 +199,8 @@ class Tagger:
         if maps is None:
             if isinstance(self.model, ExportedModel):
                 raise LabelwiseError(
-                    f"the exported model {str(self.model.folder)!r} has no maps of where it looked; export it again "
-                    "with maps, or load the model that it was made from"
+                    f"the exported model {str(self.model.folder)!r} has no attention maps: its head has none, or they "
+                    "were left out; Grad-CAM works on the model that it was made from"
                 )
             raise LabelwiseError(
                 "this model's head has no attention to show; explain it with Grad-CAM", options={"method": "grad-cam"}

@@ -23,6 +23,7 @@ from labelwise.core.files import atomic_write
 from labelwise.core.yaml_files import read_yaml, yaml_text
 from labelwise.data.labels import LabelList, UnseenList
 from labelwise.data.preprocessing import CropRatio, ImageSize
+from labelwise.data.sources import is_streamed, parse_source
 from labelwise.data.table import canonical_split
 from labelwise.heads.registry import preset
 from labelwise.loading.config import AugmentationConfig
@@ -369,6 +370,20 @@ def run_recipe(folder: Path) -> Recipe:
     """The recipe that a run saved. It holds values alone: the run may be a stranger's, and opens no file here."""
     where = f"recipe {str(folder / RECIPE)!r}"
     return Recipe.parse(_read(folder / RECIPE, where), where)
+
+
+def own_data(recipe: Recipe) -> str | None:
+    """The data that a run was trained on, to read it again; an error if its path leads nowhere from here."""
+    source = recipe.data.source
+    if source is not None and not is_streamed(source):
+        path = Path(parse_source(source).path)
+        if not path.is_absolute() and not path.exists():
+            raise LabelwiseError(
+                f"the run was trained on {str(path)!r}, which is not in {str(Path.cwd())!r}; go to the folder where it "
+                "was trained, or name the data",
+                options={"data": ...},
+            )
+    return source
 
 
 _SHORT_KEYS = {
