@@ -112,8 +112,8 @@ def main() -> None:
 def run_stage(stage: str, planned: list[PlannedRun], out: Path, result: dict[str, Any], file: Path, jobs: int) -> None:
     """Train what is not finished, and add each run to the results."""
     halves = read_halves(file)
-    done = {f"{run['row']}_seed-{run['seed']}" for run in result["runs"]} & halves.keys()
-    runs = [run for run in planned if run.name not in done]
+    rates = {f"{run['row']}_seed-{run['seed']}": run.get("lr") for run in result["runs"]}
+    runs = [run for run in planned if run.name not in halves or rates.get(run.name) != run.recipe.optimizer.lr]
 
     def tell(outcome: Outcome, number: int) -> None:
         print(f"[{number + 1} of {len(runs)}] {outcome.planned.name}: {outcome.status} {outcome.reason}", flush=True)
@@ -205,6 +205,7 @@ def numbers(outcome: Outcome, out: Path, stage: str) -> dict[str, Any]:
     assert outcome.measured is not None
     complexity = outcome.measured["complexity"]
     return row | {
+        "lr": outcome.planned.recipe.optimizer.lr,  # another one in the list of rows makes it another run
         **{name: outcome.measured[name] for name in METRICS},
         "AP": {entry["label"]: entry["AP"] for entry in outcome.measured["per_label"]},
         "head_parameters": complexity["parameters"] - complexity["parts"]["backbone"]["parameters"],

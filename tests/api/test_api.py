@@ -124,6 +124,7 @@ def test_evaluate_gives_what_the_command_writes(place: Path, tmp_path: Path, nam
         ("explain {run} {image} --out own/photo.jpg", "photo.jpg"),
         ("explain {run} --experts --data {data} --out own/coco.json", "coco.json"),
         ("predict {run} {image} --csv own/labels.csv", "labels.csv"),
+        ("sweep --data {data} --grid seed=0,1 --out own", "results.csv"),
     ],
 )
 def test_no_result_replaces_what_labelwise_did_not_write(
@@ -139,7 +140,8 @@ def test_no_result_replaces_what_labelwise_did_not_write(
     own.mkdir()
     for name in ("photo.jpg", "plot.png"):
         Image.new("RGB", (8, 8)).save(own / name)
-    (own / "coco.json").write_text('{"info": {}, "images": []}')
+    (own / "coco.json").write_text(json.dumps({"info": {}, "images": []}, indent=1))  # indented as ours
+    (own / "results.csv").write_text("name,score\nann,3\n")
     (own / "labels.csv").write_text("image,labels\nphoto.jpg,cat\n")
     before = {path.name: path.read_bytes() for path in own.iterdir()}
     named = {"data": place / "sample" / "labels.csv", "run": place / "run", "image": images(place)[0]}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import known_labels
@@ -77,11 +78,13 @@ def test_known_labels_are_checked(tagger: Tagger, data: Path) -> None:
         tagger.predict(data / "40.png", known={"bet": True})
     with pytest.raises(LabelwiseError, match="unknown label '1'"):
         tagger.predict(data / "40.png", known={1: True})  # type: ignore[dict-item]
-    for value in (None, "no", float("nan"), -1, 0.3):
+    for value in (None, "no", float("nan"), -1, 0.3, np.array([1, 0])):
         with pytest.raises(LabelwiseError, match=r"known label 'bat': .* is neither True \(there\) nor False"):
             tagger.predict(data / "40.png", known={"bat": value})  # type: ignore[dict-item]
-    (same,), (told,) = (tagger.predict(data / "40.png", known={"bat": there}) for there in (np.True_, True))
-    assert same.all_scores == told.all_scores
+    (told,) = tagger.predict(data / "40.png", known={"bat": True})
+    for there in (np.True_, 1.0, torch.tensor(True)):
+        (same,) = tagger.predict(data / "40.png", known={"bat": there})  # type: ignore[dict-item]
+        assert same.all_scores == told.all_scores
     with pytest.raises(LabelwiseError, match="given with whether they are there"):
         tagger.predict(data / "40.png", known=["bat"])  # type: ignore[arg-type]
     cannot = Tagger(lw.create_model("test_resnet", "gap", LABELS, weights="none", size=32))

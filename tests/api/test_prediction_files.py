@@ -74,7 +74,9 @@ def test_labels_corrected_by_hand_are_not_replaced(tmp_path: Path) -> None:
     written = path.read_text(errors="surrogateescape")
     path.write_text(corrected := written.replace(f",{first}", ",", 1), errors="surrogateescape")
     assert corrected != written
-    with pytest.raises(LabelwiseError, match="holds labels that were corrected by hand, and is not replaced") as told:
+    with pytest.raises(
+        LabelwiseError, match="holds labels that were added or removed by hand, and is not replaced"
+    ) as told:
         CsvWriter(path, LABELS)
     assert told.value.options == {"resume": True}
     assert path.read_text(errors="surrogateescape") == corrected

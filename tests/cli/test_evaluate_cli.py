@@ -107,7 +107,7 @@ def test_the_table_that_is_read_is_not_replaced(here: Path, evaluate: Callable[.
     before = (here / "photos" / "labels.csv").read_bytes()
     status, _, said = evaluate("run", "--data", "photos/labels.csv?root=photos", "--json", "photos/labels.csv")
     assert status == 2
-    assert "'photos/labels.csv' was not written by labelwise and is not replaced; name another file" in said
+    assert "'photos/labels.csv' is not known to be written by labelwise, and is not replaced; name another" in said
     assert (here / "photos" / "labels.csv").read_bytes() == before
 
 

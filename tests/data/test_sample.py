@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.data import sample
 from labelwise.data.sample import SAMPLE_LABELS, Scene, draw_scene, make_sample
 from labelwise.data.sources import open_data
 
@@ -137,3 +138,23 @@ def test_colour_statistics_are_not_enough(scenes: list[Scene], presence: np.ndar
 def test_refused() -> None:
     with pytest.raises(LabelwiseError, match="at least 1 image"):
         make_sample("nowhere", images=0)
+
+
+def test_an_interruption_leaves_nothing_and_other_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(number: int, size: int, seed: int) -> Scene:
+        if number == 2:
+            raise KeyboardInterrupt
+        return draw_scene(number, size, seed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample, "draw_scene", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            make_sample(tmp_path, images=4, size=32)
+    assert list(tmp_path.iterdir()) == []
+    make_sample(tmp_path, images=4, size=32)
+    (tmp_path / "images" / ".DS_Store").touch()
+    make_sample(tmp_path, images=2, size=32)
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == [".DS_Store", "00000.jpg", "00001.jpg"]
+    (tmp_path / "labels.csv").unlink()
+    with pytest.raises(LabelwiseError, match="holds other images or labels"):
+        make_sample(tmp_path, images=2, size=32)

@@ -64,8 +64,8 @@ def evaluate(
         model: A run, a model folder, an exported model, a hub id or a model in memory. Default: the bundled tagger.
             An open_clip model (`clip:…`) is measured untrained, on the data's labels in words.
         data: A dataset: a path, `format:path`, shards, a DataFrame or a table. Default: the data of the training.
-        split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`; all images of a
-            table without splits.
+        split: The images to measure on: a split, several (`train+val`), or `all`. Default: `test`. If the data
+            has no splits, those of the run's `split.csv`; without that, all images.
         flip: Average over each image and its mirror image.
         scales: Average over these multiples of the model's input size, e.g. `(0.8, 1.0, 1.2)`.
         fit_thresholds: Fit a threshold for each label: `auto`, `f1`, `precision=0.9` or `recall=0.8`.

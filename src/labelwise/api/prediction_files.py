@@ -90,8 +90,8 @@ class CsvWriter:
             raise _foreign(path)
         if not resume and path.is_file() and self._was_edited(complete_rows(path.read_bytes())[1]):
             raise LabelwiseError(
-                f"{str(path)!r} holds labels that were corrected by hand, and is not replaced; name another file, or "
-                "continue this one",
+                f"{str(path)!r} holds labels that were added or removed by hand, and is not replaced; name another "
+                "file, or continue this one",
                 options={"resume": True},
             )
         if resume and path.exists():
@@ -110,8 +110,17 @@ class CsvWriter:
 
     def _was_edited(self, rows: list[list[str]]) -> bool:
         """Whether a row has other labels than scores: whoever corrects the labels leaves the scores as they are."""
-        plain = all(len(row) == len(PREDICTION_COLUMNS) and not row[1].startswith("[") for row in rows)
-        return plain and any(len(names and names.split("|")) != len(s and s.split("|")) for _, names, s in rows[1:])
+        for row in filter(None, rows[1:]):
+            if len(row) != len(PREDICTION_COLUMNS):
+                return True
+            _, names, scores = row
+            try:
+                found = json.loads(names) if names.startswith("[") else names and names.split("|")
+            except ValueError:
+                return True
+            if len(found) != len(scores and scores.split("|")):
+                return True
+        return False
 
     def _names(self, cell: str) -> list[str]:
         if self._plain:

@@ -282,7 +282,16 @@ def sweep(
         say(f"{runs[0].recipe.data.source} has no splits: all runs use the train, val and test of {split_file}")
         runs = plan(recipe, {**changes, "data.source": str(split_file)}, grid, skip_invalid=skip_invalid)
     with torch_needed():
-        from labelwise.sweeps.execute import Outcome, over_seeds, rows_of, run_sweep, status_of, write_results
+        from labelwise.sweeps.execute import (
+            Outcome,
+            check_results,
+            over_seeds,
+            rows_of,
+            run_sweep,
+            status_of,
+            write_results,
+        )
+    check_results(out)
     if dry_run:
         outcomes = [Outcome(planned, status_of(out / planned.name, planned)) for planned in runs]
         return SweepResult(out, outcomes, rows_of(outcomes, out), [], tuple(grid))

@@ -42,8 +42,8 @@ Data = Annotated[
 Split = Annotated[
     str | None,
     Parameter(
-        help="The images to use: a split, several (train+val), or all. Default: test. Data without splits has "
-        "those of the run's split.csv if there is one; otherwise all images."
+        help="The images to use: a split, several (train+val), or all. Default: test. If the data has no "
+        "splits, those of the run's split.csv; without that, all images."
     ),
 ]
 Engine = Annotated[

@@ -181,10 +181,12 @@ def is_model(argument: str) -> bool:
     path = Path(argument)
     if path.is_dir():
         settle(path)
-        if any((path / name).is_file() for name in (CONFIG, f"{MODEL}/{CONFIG}", RECIPE)):
-            return True  # opening a run without a model says that its training is not finished
+        if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
+            return True
         if any(file_kind(name) for _, names in walk(str(path)) for name in names):  # ends at the first image
             return False
+        if (path / RECIPE).is_file():
+            return True  # opening it says that its training is not finished
         raise LabelwiseError(
             f"the folder {argument!r} is neither a model (it has no {CONFIG} or model/{CONFIG}) nor does it hold "
             "images; name a run folder, a model folder, an exported model or a hub id, or a folder of images"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import sys
 import threading
@@ -17,6 +18,8 @@ from labelwise.core.errors import LabelwiseError
 
 WRITTEN_BY = "written by labelwise"  # in pages and pictures
 _NEAR = 8192  # bytes
+# How evaluate (also zero-shot), data inspect, bench, explain (--check, --experts), report and sweep begin.
+_RESULT = re.compile(rb'\{\n "(mAP|zsl|source|rows|model|data|labelwise|runs)": ')
 
 
 def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
@@ -58,7 +61,7 @@ def atomic_write(path: str | Path, content: bytes | str | Callable[[Path], objec
 def check_replaceable(path: str | Path) -> None:
     """Raise an error if a result must not be written to `path`: a folder, or a file that is not a result of ours.
 
-    Our JSON is indented by one space; pages and pictures hold `WRITTEN_BY` near their beginning or end. An empty file
+    Our JSON is known by its first key, pages and pictures hold `WRITTEN_BY` near their beginning or end. An empty file
     has nothing to lose, and a pipe such as /dev/stdout keeps nothing.
 
     >>> import tempfile
@@ -77,8 +80,10 @@ def check_replaceable(path: str | Path) -> None:
         file.seek(max(0, size - _NEAR))
         text = (start + file.read()).lower()
     marks = (WRITTEN_BY.encode(encoding) for encoding in ("ascii", "utf-16-be"))  # the second one by Pillow in a PDF
-    if not start.startswith(b'{\n "') and not any(mark in text for mark in marks):
-        raise LabelwiseError(f"{str(path)!r} was not written by labelwise and is not replaced; name another file")
+    if not _RESULT.match(start) and not any(mark in text for mark in marks):
+        raise LabelwiseError(
+            f"{str(path)!r} is not known to be written by labelwise, and is not replaced; name another file"
+        )
 
 
 def remove_drafts(folder: Path) -> None:

@@ -4,6 +4,7 @@ the moon, fish and boats at sea) and labels that exclude each other (sun and moo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from labelwise.core.errors import LabelwiseError
+from labelwise.core.files import replace_folder
 from labelwise.core.progress import ShowProgress, track
 from labelwise.data import sample_shapes as shapes
 from labelwise.data.images import Box
@@ -251,13 +253,16 @@ def make_sample(
         raise LabelwiseError(f"a sample set needs at least 1 image of 32 to 2048 pixels, not {images} of {size}")
     root = Path(folder)
     _check_folder(root)
-    (root / "images").mkdir(parents=True, exist_ok=True)
-    names, present = [], []
-    for number in track(range(images), "Drawing", shown=progress):
-        scene = draw_scene(number, size, seed)
-        names.append(f"images/{number:05d}.jpg")
-        present.append(list(scene.boxes))
-        scene.image.save(root / names[-1], "JPEG", quality=88)
+    names, present = [f"images/{number:05d}.jpg" for number in range(images)], []
+
+    def draw(folder: Path) -> None:
+        for number, name in enumerate(track(names, "Drawing", shown=progress)):
+            scene = draw_scene(number, size, seed)
+            present.append(list(scene.boxes))
+            scene.image.save(folder / Path(name).name, "JPEG", quality=88)
+
+    # An interruption leaves nothing behind, and other files in the folder stay.
+    replace_folder(root / "images", draw, replaced=lambda name: re.fullmatch(r"\d{5,}\.jpg", name) is not None)
     splits = [_SPLIT_OF_TEN[number % 10] for number in range(images)]
     paths = [str(root / name) for name in names]
     table = LabelTable.from_lists(paths, present, SAMPLE_LABELS, splits=splits, source=str(root / "labels.csv"))
@@ -271,6 +276,7 @@ def _check_folder(root: Path) -> None:
         raise LabelwiseError(f"{str(root)!r} is a file; choose a folder")
     opening = b"image,split,labels\nimages/00000.jpg,train,"
     table = root / "labels.csv"
-    ours = table.is_file() and table.open("rb").read(len(opening)) == opening
-    if not ours and (table.exists() or ((root / "images").is_dir() and any((root / "images").iterdir()))):
+    ours = table.is_file() and table.read_bytes().startswith(opening)
+    images = (path.name for path in (root / "images").glob("*") if not path.name.startswith("."))
+    if not ours and (table.exists() or any(images)):
         raise LabelwiseError(f"{str(root)!r} holds other images or labels; choose another folder", options={"out": ...})

@@ -73,7 +73,7 @@ class CTranHead(Head):
         if known is None:
             chosen = table[0].expand(images, -1, -1)
         else:
-            if known.dim() != 2 or known.shape[1] != self.labels:
+            if known.shape != (images, self.labels):
                 raise LabelwiseError(f"known labels must be [{images}, {self.labels}], not {list(known.shape)}")
             known = known[..., None]
             chosen = torch.where(known > 0, table[2], torch.where(known < 0, table[0], table[1]))

@@ -29,7 +29,7 @@ class CmaHead(LabelGraphHead, AttendingHead):
     def build(self, config: CmaConfig, words: Tensor, cooccurrence: Tensor) -> None:
         in_features, labels = self.in_features, self.labels
         embeddings = words.new_zeros(labels, config.dim)
-        if not cooccurrence.is_meta and words.any():  # else a state dict brings them
+        if not (words.is_meta or cooccurrence.is_meta) and words.any():  # else a state dict brings them
             embeddings = similarity_embeddings(words, cooccurrence, config)
         self.register_buffer("label_embeddings", embeddings)
         self.project = mlp(in_features, in_features // 2, config.dim)  # the cross-modality transformer, 1 x 1

@@ -51,7 +51,7 @@ def checked_cooccurrence(given: Tensor | None, labels: int) -> Tensor:
         return torch.zeros(labels, labels)
     if given.shape != (labels, labels):
         raise LabelwiseError(f"cooccurrence must be {[labels, labels]}, not {list(given.shape)}")
-    if not given.is_meta and not ((given >= 0) & (given <= 1)).all():
+    if not given.is_meta and not ((given >= 0) & (given <= 1 + 1e-6)).all():  # rounding
         raise LabelwiseError("cooccurrence holds shares of images, from 0 to 1; some values here are not")
     return given.detach().float()
 

@@ -159,7 +159,7 @@ def known_from(present: Sequence[str] | None, absent: Sequence[str] | None) -> d
     >>> known_from(["person"], ["car"]), known_from(None, None)
     ({'person': True, 'car': False}, None)
     """
-    if [] in (present, absent):
+    if any(names is not None and not names for names in (present, absent)):
         raise LabelwiseError("no known label is named; leave the option out, or name one", options={"known": "person"})
     twice = set(present or ()) & set(absent or ())
     if twice:

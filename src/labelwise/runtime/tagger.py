@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
@@ -116,9 +116,11 @@ class Tagger:
                 from labelwise.data.labels import unknown_label  # tables take time to load
 
                 raise unknown_label(str(label), self.labels)
-            if not isinstance(present, bool | int | np.bool_ | np.integer) or present not in (0, 1):
+            there: Any = present
+            there = there.item() if getattr(there, "ndim", None) == 0 else there  # of NumPy or PyTorch
+            if not isinstance(there, bool | int | float) or there not in (0, 1):
                 raise LabelwiseError(f"known label {label!r}: {present!r} is neither True (there) nor False (absent)")
-            row[self.labels.index(label)] = present
+            row[self.labels.index(label)] = there
         return row
 
     def predict(

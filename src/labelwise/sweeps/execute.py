@@ -18,7 +18,7 @@ from typing import Any, Literal
 from labelwise.analysis.measured import measure_runs
 from labelwise.core.environment import thread_count
 from labelwise.core.errors import LabelwiseError, one_line
-from labelwise.core.files import atomic_write
+from labelwise.core.files import atomic_write, check_replaceable
 from labelwise.core.tables import write_csv
 from labelwise.data.sources import open_data
 from labelwise.data.table import LabelTable
@@ -205,6 +205,13 @@ def over_seeds(rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> li
                 entry |= {metric: mean(values), f"{metric}_sd": stdev(values) if len(values) > 1 else None}
         summary.append(entry)
     return summary
+
+
+def check_results(out: Path) -> None:
+    """Raise an error if the results of a sweep would replace somebody else's."""
+    check_replaceable(out / "results.json")
+    if (out / "results.csv").exists() and not (out / "results.json").exists():
+        raise LabelwiseError(f"{str(out / 'results.csv')!r} exists and belongs to no sweep; choose another folder")
 
 
 def write_results(rows: Sequence[Mapping[str, Any]], summary: Sequence[Mapping[str, Any]], out: Path) -> None:
