@@ -277,6 +277,11 @@ def checked_words(vectors: Tensor | None, labels: int, word_dim: int | None) -> 
         return torch.zeros(labels, word_dim)
     if vectors.shape != (labels, word_dim):
         raise LabelwiseError(f"word_vectors must be [{labels}, {word_dim}], not {list(vectors.shape)}")
-    if not vectors.is_meta and not vectors.isfinite().all():
+    if has_values(vectors) and not vectors.isfinite().all():
         raise LabelwiseError("some of word_vectors are not finite numbers")
     return vectors.detach().float().clone()
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether a tensor can be looked at: neither on the meta device nor one of PyTorch's fake tensors."""
+    return not tensor.is_meta and type(tensor) in (Tensor, nn.Parameter)

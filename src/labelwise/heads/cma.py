@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelwise.heads.base import AttendingHead, as_attention, as_tokens
+from labelwise.heads.base import AttendingHead, as_attention, as_tokens, has_values
 from labelwise.heads.graph_configs import CmaConfig
 from labelwise.heads.graphs import LabelClassifier, LabelGraphHead, without_self
 from labelwise.heads.layers import mlp
@@ -29,7 +29,7 @@ class CmaHead(LabelGraphHead, AttendingHead):
     def build(self, config: CmaConfig, words: Tensor, cooccurrence: Tensor) -> None:
         in_features, labels = self.in_features, self.labels
         embeddings = words.new_zeros(labels, config.dim)
-        if not (words.is_meta or cooccurrence.is_meta) and words.any():  # else a state dict brings them
+        if has_values(words) and has_values(cooccurrence) and words.any():  # else a state dict brings them
             embeddings = similarity_embeddings(words, cooccurrence, config)
         self.register_buffer("label_embeddings", embeddings)
         self.project = mlp(in_features, in_features // 2, config.dim)  # the cross-modality transformer, 1 x 1

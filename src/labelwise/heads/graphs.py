@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelwise.core.errors import LabelwiseError
-from labelwise.heads.base import Head, checked_words
+from labelwise.heads.base import Head, checked_words, has_values
 from labelwise.heads.graph_configs import LabelGraphConfig
 
 LEAK = 0.2  # of LeakyReLU between graph layers, as in the codes of ML-GCN, ADD-GCN, KSSNet and TDRG
@@ -51,7 +51,7 @@ def checked_cooccurrence(given: Tensor | None, labels: int) -> Tensor:
         return torch.zeros(labels, labels)
     if given.shape != (labels, labels):
         raise LabelwiseError(f"cooccurrence must be {[labels, labels]}, not {list(given.shape)}")
-    if not given.is_meta and not ((given >= 0) & (given <= 1 + 1e-6)).all():  # rounding
+    if has_values(given) and not ((given >= 0) & (given <= 1 + 1e-6)).all():  # rounding
         raise LabelwiseError("cooccurrence holds shares of images, from 0 to 1; some values here are not")
     return given.detach().float()
 
