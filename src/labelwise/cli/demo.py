@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import labelwise as lw
-from labelwise.cli.common import say
+from labelwise.cli.common import say, warn
 from labelwise.core.errors import counted, torch_needed
 from labelwise.core.files import atomic_write
 from labelwise.core.terminal import open_console
@@ -55,7 +55,7 @@ def demo(*, out: Path = Path("demo"), images: int = 1000, show: int = 8) -> None
         scores = "  ".join(f"{key} {result[key]:.1f}" for key in ("mAP", "CF1", "OF1"))
         say(f"{name} on {result['images']} test images: {scores}")
     console.rule("5  writing the report")
-    page = lw.report([out / name.lower() for name in _RUNS], out=out, split="test", predictions=show)
+    page = lw.report([out / name.lower() for name in _RUNS], out=out, split="test", predictions=show, warn=warn)
     say(f"\nDone in {time.monotonic() - started:.0f} s. Open {page} in a browser.")
 
 
