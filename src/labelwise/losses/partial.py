@@ -77,7 +77,7 @@ def pseudo_negatives(
             [-1.0000]])
     """
     unknown = ~scores.isnan()
-    count = (negative_share * unknown.sum(dim=0) / max(1, rounds)).long()  # [N]
+    count = (negative_share * unknown.sum(dim=0).double() / max(1, rounds)).long()  # [N]; float32 rounds 0.99… up
     open_scores = scores.masked_fill(~unknown | (pseudo_labels >= 0), torch.inf)
     # 0 for the lowest score of a label, 1 for the next one, ...
     rank = open_scores.argsort(dim=0, stable=True).argsort(dim=0, stable=True)
