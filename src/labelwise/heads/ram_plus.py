@@ -120,8 +120,10 @@ class RamPlusHead(Head):
 
         [1, N, d] with one description of each tag; None once they are folded into the queries.
         """
-        if self.reweight_scale is None or self.word_vectors is None:
-            return None if self.word_vectors is None else self.word_vectors[None]
+        if self.word_vectors is None:
+            return None
+        if self.reweight_scale is None:
+            return self.word_vectors[None]
         texts = self.word_vectors.reshape(self.labels, self.config.descriptions, -1)  # [N, M, d]
         similar = torch.einsum("bd,nmd->bnm", F.normalize(image, dim=1), texts)
         weights = (self.reweight_scale.exp() * similar).softmax(dim=2)

@@ -374,8 +374,7 @@ def run_recipe(folder: Path) -> Recipe:
 
 def own_data(recipe: Recipe) -> str | None:
     """The data that a run was trained on, to read it again; an error if its path leads nowhere from here."""
-    source = recipe.data.source
-    if source is not None and not is_streamed(source):
+    if (source := recipe.data.source) is not None and not is_streamed(source):
         path = Path(parse_source(source).path)
         if not path.is_absolute() and not path.exists():
             raise LabelwiseError(
